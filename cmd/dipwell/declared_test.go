@@ -396,8 +396,6 @@ func TestServeDrift(t *testing.T) {
 			gauge(two, "0")
 			_, found := doctor(t, "--config", file1, "--store", store)
 			expect(t, found, "drift", "warning: the store differs from the file: limit x: rate: 10 here and 20 in force", "limits", "ok: the file names every limit")
-			_, found = doctor(t, "--server", one.url)
-			expect(t, found, "drift", "warning: the store differs in 1 limit that the service names")
 			_, three := serve("three.yaml", limitsOf("revision: 2\n", "x=30"))
 			capacity(one, "30")
 			_, old := serve("old.yaml", limitsOf("revision: 1\n", "x=5", "new=1"))

@@ -3,9 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -22,7 +22,6 @@ type DoctorCmd struct {
 	Store   string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Check this store."`
 	Server  string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"Check this running service (default http://127.0.0.1:8080 if nothing else is given)."`
 	Timeout time.Duration `default:"30s" help:"Timeout of all checks. Default 30s."`
-	JSON    bool          `name:"json" help:"Print the findings as JSON."`
 
 	clientTLS `embed:""`
 }
@@ -48,17 +47,11 @@ const (
 )
 
 // finding is the result of a check.
-type finding struct {
-	Verdict string `json:"verdict"`
-	Check   string `json:"check"`
-	Found   string `json:"found"`
-	Advice  string `json:"advice,omitempty"`
-}
+type finding struct{ verdict, check, found, advice string }
 
 // examination collects findings.
 type examination struct {
-	Findings []finding    `json:"findings"`
-	Worst    string       `json:"verdict"`
+	findings []finding
 	declared *config.File // the file of --config, or nil
 }
 
@@ -79,7 +72,7 @@ func (x *examination) judge(wrong bool, verdict, check, advice, found string, ar
 	if !wrong {
 		verdict, advice = verdictOK, ""
 	}
-	x.Findings = append(x.Findings, finding{verdict, check, fmt.Sprintf(found, args...), advice})
+	x.findings = append(x.findings, finding{verdict, check, fmt.Sprintf(found, args...), advice})
 }
 
 // judgeList adds the finding good if a list is empty, else verdict with bad and the list.
@@ -117,35 +110,21 @@ func (c *DoctorCmd) Run(e *env) error {
 	if e.ctx.Err() != nil {
 		return e.ctx.Err()
 	}
-	return x.report(e, c.JSON)
+	return x.report(e.stdout)
 }
 
 // report prints the findings. It returns errRefused if there is a problem.
-func (x *examination) report(e *env, asJSON bool) error {
+func (x *examination) report(w io.Writer) error {
 	count := map[string]int{}
-	for _, f := range x.Findings {
-		count[f.Verdict]++
-	}
-	x.Worst = verdictOK
-	for _, v := range []string{verdictWarning, verdictProblem} {
-		if count[v] > 0 {
-			x.Worst = v
+	for _, f := range x.findings {
+		count[f.verdict]++
+		fmt.Fprintf(w, "%-8s %-13s %s\n", f.verdict, f.check, plain(f.found))
+		if f.advice != "" {
+			fmt.Fprintf(w, "%22s %s\n", "→", f.advice)
 		}
 	}
-	if asJSON {
-		if err := json.NewEncoder(e.stdout).Encode(x); err != nil {
-			return err
-		}
-	} else {
-		for _, f := range x.Findings {
-			fmt.Fprintf(e.stdout, "%-8s %-13s %s\n", f.Verdict, f.Check, plain(f.Found))
-			if f.Advice != "" {
-				fmt.Fprintf(e.stdout, "%22s %s\n", "→", f.Advice)
-			}
-		}
-		fmt.Fprintf(e.stdout, "%d fine, %s, %s\n", count[verdictOK], howMany(count[verdictWarning], "warning"), howMany(count[verdictProblem], "problem"))
-	}
-	if x.Worst == verdictProblem {
+	fmt.Fprintf(w, "%d fine, %s, %s\n", count[verdictOK], howMany(count[verdictWarning], "warning"), howMany(count[verdictProblem], "problem"))
+	if count[verdictProblem] > 0 {
 		return errRefused
 	}
 	return nil

@@ -101,9 +101,6 @@ func (x *examination) postgresDecisions(ctx context.Context, url string) {
 
 // postgresEngine checks what depends on the engine.
 func (x *examination) postgresEngine(c *pgstore.Condition) {
-	if c.Portable {
-		x.ok("engine", "%s: a call of several keys is a transaction that locks rows and is retried on a conflict; a refusal of one key writes nothing; the service deletes full rows", c.Engine)
-	}
 	if c.Engine == "YugabyteDB" || c.Engine == "CockroachDB" {
 		return
 	}

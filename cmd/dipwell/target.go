@@ -19,16 +19,21 @@ import (
 	"github.com/dipwell/dipwell/internal/server"
 )
 
+// remote are the flags that select a service and a caller of it.
+type remote struct {
+	Server    string `placeholder:"URL" env:"DIPWELL_SERVER" help:"Server to call (default http://127.0.0.1:8080)."`
+	TokenFile string `aliases:"admin-token-file" placeholder:"FILE" env:"DIPWELL_TOKEN_FILE,DIPWELL_ADMIN_TOKEN_FILE" help:"File with the token of a caller, or of admin calls; or set DIPWELL_TOKEN."`
+	clientTLS `embed:""`
+}
+
 // target are the flags that select the server or the store of a client command.
 type target struct {
-	Server        string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"Server to call (default http://127.0.0.1:8080)."`
+	remote        `embed:""`
 	Store         string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Call a store directly, without a server."`
 	Limit         []string      `placeholder:"LIMIT" sep:";" help:"With --store: a limit to define, 'NAME=RATE/PER,SETTING=VALUE,...'."`
 	KeySecretFile string        `placeholder:"FILE" env:"DIPWELL_KEY_SECRET_FILE" help:"With --store: file with the secret under which the service hashes keys; or set DIPWELL_KEY_SECRET."`
-	TokenFile     string        `aliases:"admin-token-file" placeholder:"FILE" env:"DIPWELL_TOKEN_FILE,DIPWELL_ADMIN_TOKEN_FILE" help:"File with the token of a caller, or of admin calls; or set DIPWELL_TOKEN."`
 	Timeout       time.Duration `default:"${timeout}" help:"How long to wait ${for}. Default ${timeout}."`
 	JSON          bool          `name:"json" help:"Print the answer as JSON."`
-	clientTLS     `embed:""`
 }
 
 // Bounds of what is read of a response: of one that may be a long list, and of others. A

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -19,24 +18,16 @@ import (
 
 // TopCmd shows the decisions of a service, live or once.
 type TopCmd struct {
-	Server    string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"Server to call (default http://127.0.0.1:8080)."`
-	TokenFile string        `aliases:"admin-token-file" placeholder:"FILE" env:"DIPWELL_TOKEN_FILE,DIPWELL_ADMIN_TOKEN_FILE" help:"File with the token of a caller, or of admin calls; or set DIPWELL_TOKEN."`
-	Interval  time.Duration `default:"2s" help:"Time between reports, 100ms to 20s. Default 2s."`
-	N         int           `short:"n" default:"10" help:"Number of keys in a list and of limits, 1 to 100. Default 10."`
-	Limit     string        `placeholder:"NAME" help:"Only this limit and its keys."`
-	Hour      string        `placeholder:"WHEN" help:"Print the lists of an hour of the last week, from the store: a time such as 2030-01-31T18:00:00Z, or how long ago, such as 1h."`
-	Once      bool          `help:"Print one report and end, as without a terminal."`
-	JSON      bool          `name:"json" help:"Print one report as JSON and end."`
-	clientTLS `embed:""`
-
-	target target
+	remote   `embed:""`
+	Interval time.Duration `default:"2s" help:"Time between reports, 100ms to 20s. Default 2s."`
+	N        int           `short:"n" default:"10" help:"Number of keys in a list and of limits, 1 to 100. Default 10."`
+	Limit    string        `placeholder:"NAME" help:"Only this limit and its keys."`
+	Hour     string        `placeholder:"WHEN" help:"Print the lists of an hour of the last week, from the store: a time such as 2030-01-31T18:00:00Z, or how long ago, such as 1h."`
+	Once     bool          `help:"Print one report and end, as without a terminal."`
 }
 
 // AfterApply checks the server's URL.
-func (c *TopCmd) AfterApply() error {
-	c.target = target{Server: c.Server, TokenFile: c.TokenFile, Timeout: 10 * time.Second, clientTLS: c.clientTLS}
-	return checkServer(c.Server)
-}
+func (c *TopCmd) AfterApply() error { return checkServer(c.Server) }
 
 func (TopCmd) Help() string {
 	return `Examples:
@@ -61,7 +52,6 @@ type topAnswer struct {
 	Process     string               `json:"process"`
 	At          int64                `json:"at_us"`
 	Window      int64                `json:"window_us"`
-	MaxBytes    int64                `json:"sketch_max_bytes"`
 	StoreErrors uint64               `json:"store_errors"`
 	Shed        uint64               `json:"shed"`
 	Limits      []server.LimitCounts `json:"limits"`
@@ -70,20 +60,16 @@ type topAnswer struct {
 
 // topRate are rates per second, of one limit or of all.
 type topRate struct {
-	Limit     string  `json:"limit,omitempty"`
-	Decisions float64 `json:"decisions"`
-	Refused   float64 `json:"refused"`
-	Shadow    float64 `json:"shadow"`
-	Fallback  float64 `json:"fallback"`
+	limit                                string
+	decisions, refused, shadow, fallback float64 // of all only the first two
 }
 
-// topReport is an answer with the rates since the previous answer. --json prints it.
+// topReport is an answer with the rates since the previous answer.
 type topReport struct {
-	topAnswer
-	Interval  int64     `json:"interval_us"`
-	PerSecond topRate   `json:"per_second"`
-	ByLimit   []topRate `json:"per_second_by_limit"` // those that refuse most first, then the busiest
-	Errors    float64   `json:"store_errors_per_second"`
+	*topAnswer
+	all     topRate
+	byLimit []topRate // those that refuse most first, then the busiest
+	errors  float64   // of the store, per second
 }
 
 func (c *TopCmd) Run(e *env) error {
@@ -96,54 +82,44 @@ func (c *TopCmd) Run(e *env) error {
 	if c.Hour != "" {
 		return c.hour(e, time.Now())
 	}
-	first, err := c.ask(e)
+	last, err := c.ask(e)
 	if err != nil {
 		return err
 	}
-	if out := e.stdout.terminal(); out != nil && !c.Once && !c.JSON {
-		return c.live(e, out, first)
+	out := e.stdout.terminal()
+	if c.Once {
+		out = nil
 	}
-	select {
-	case <-time.After(c.Interval):
-	case <-e.ctx.Done():
-		return nil
-	}
-	second, err := c.ask(e)
-	if err != nil {
-		return err
-	}
-	report := compare(first, second)
-	if c.JSON {
-		return json.NewEncoder(e.stdout).Encode(report)
-	}
-	report.write(e.stdout, c.N)
-	return nil
-}
-
-// live writes a report each interval in place of the last one, until Ctrl-C or a signal.
-func (c *TopCmd) live(e *env, out io.Writer, last *topAnswer) error {
 	for said := "counting…\n"; ; {
-		fmt.Fprintf(out, "\x1b[H\x1b[Jdipwell top %s every %v\n%s", time.Now().Format(time.TimeOnly), c.Interval, said)
+		if out != nil { // in place of the last report
+			fmt.Fprintf(out, "\x1b[H\x1b[Jdipwell top %s every %v\n%s", time.Now().Format(time.TimeOnly), c.Interval, said)
+		}
 		select {
 		case <-time.After(c.Interval):
 		case <-e.ctx.Done():
 			return nil
 		}
 		now, err := c.ask(e)
-		if err != nil {
+		switch {
+		case err == nil && out == nil:
+			compare(last, now).write(e.stdout, c.N)
+			return nil
+		case err == nil:
+			var b strings.Builder
+			compare(last, now).write(&b, c.N)
+			said, last = b.String(), now
+		case out == nil:
+			return err
+		default:
 			said = "no answer: " + plain(err.Error()) + "\n"
-			continue
 		}
-		var b strings.Builder
-		compare(last, now).write(&b, c.N)
-		said, last = b.String(), now
 	}
 }
 
 // ask calls GET /v1/top, which also starts the counting of keys.
 func (c *TopCmd) ask(e *env) (a *topAnswer, err error) {
 	a = &topAnswer{}
-	if _, err = c.get(e, url.Values{}, a); err == nil && a.At == 0 {
+	if err = c.get(e, url.Values{}, a); err == nil && a.At == 0 {
 		err = errNoReport
 	}
 	return a, err
@@ -152,18 +128,17 @@ func (c *TopCmd) ask(e *env) (a *topAnswer, err error) {
 var errNoReport = errors.New("the server's answer is not a report")
 
 // get calls GET /v1/top.
-func (c *TopCmd) get(e *env, q url.Values, to any) (b []byte, err error) {
+func (c *TopCmd) get(e *env, q url.Values, to any) error {
 	q.Set("n", strconv.Itoa(c.N))
 	if c.Limit != "" {
 		q.Set("limit", c.Limit)
 	}
-	if b, err = c.target.http(e, http.MethodGet, "/v1/top?"+q.Encode(), nil); err != nil {
-		return nil, err
+	t := target{remote: c.remote, Timeout: 10 * time.Second}
+	b, err := t.http(e, http.MethodGet, "/v1/top?"+q.Encode(), nil)
+	if err == nil && json.Unmarshal(b, to) != nil {
+		err = errNoReport
 	}
-	if json.Unmarshal(b, to) != nil {
-		return nil, errNoReport
-	}
-	return b, nil
+	return err
 }
 
 // hour prints the lists of an hour.
@@ -177,15 +152,11 @@ func (c *TopCmd) hour(e *env, now time.Time) error {
 		at = now.Add(-ago)
 	}
 	var h server.TopHour
-	b, err := c.get(e, url.Values{"hour": {at.UTC().Format(time.RFC3339)}}, &h)
+	err = c.get(e, url.Values{"hour": {at.UTC().Format(time.RFC3339)}}, &h)
 	if err == nil && h.Hour.IsZero() {
 		err = errNoReport
 	}
 	if err != nil {
-		return err
-	}
-	if c.JSON {
-		_, err = e.stdout.Write(b)
 		return err
 	}
 	writeHour(e.stdout, &h)
@@ -195,12 +166,13 @@ func (c *TopCmd) hour(e *env, now time.Time) error {
 // compare makes a report of two answers. If a counter is lower than before, the
 // service has restarted, and the counter's rate is from zero.
 func compare(old, now *topAnswer) *topReport {
-	r := &topReport{topAnswer: *now, Interval: max(now.At-old.At, 1)}
+	interval := max(now.At-old.At, 1)
+	r := &topReport{topAnswer: now}
 	per := func(now, old uint64) float64 {
 		if now < old {
 			old = 0
 		}
-		return float64(now-old) * 1e6 / float64(r.Interval)
+		return float64(now-old) * 1e6 / float64(interval)
 	}
 	before := map[string]*server.LimitCounts{}
 	for i := range old.Limits {
@@ -212,13 +184,12 @@ func compare(old, now *topAnswer) *topReport {
 			was = &server.LimitCounts{}
 		}
 		one := topRate{l.Limit, per(l.Calls(), was.Calls()), per(l.Refused, was.Refused), per(l.Shadow, was.Shadow), per(l.Fallback, was.Fallback)}
-		r.ByLimit = append(r.ByLimit, one)
-		all := &r.PerSecond
-		all.Decisions, all.Refused, all.Shadow, all.Fallback = all.Decisions+one.Decisions, all.Refused+one.Refused, all.Shadow+one.Shadow, all.Fallback+one.Fallback
+		r.byLimit = append(r.byLimit, one)
+		r.all.decisions, r.all.refused = r.all.decisions+one.decisions, r.all.refused+one.refused
 	}
-	r.Errors = per(now.StoreErrors, old.StoreErrors)
-	slices.SortStableFunc(r.ByLimit, func(a, b topRate) int {
-		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(b.Decisions, a.Decisions), cmp.Compare(a.Limit, b.Limit))
+	r.errors = per(now.StoreErrors, old.StoreErrors)
+	slices.SortStableFunc(r.byLimit, func(a, b topRate) int {
+		return cmp.Or(cmp.Compare(b.refused, a.refused), cmp.Compare(b.decisions, a.decisions), cmp.Compare(a.limit, b.limit))
 	})
 	return r
 }

@@ -18,21 +18,21 @@ const longestKey = 100
 
 // write writes a report for people, with at most n limits.
 func (r *topReport) write(w io.Writer, n int) {
-	all := &r.PerSecond
+	all := &r.all
 	share := 0.0
-	if all.Decisions > 0 {
-		share = 100 * all.Refused / all.Decisions
+	if all.decisions > 0 {
+		share = 100 * all.refused / all.decisions
 	}
-	fmt.Fprintf(w, "decisions %s/s, refused %s/s (%.1f %%), store errors %s/s\n", rate(all.Decisions), rate(all.Refused), share, rate(r.Errors))
+	fmt.Fprintf(w, "decisions %s/s, refused %s/s (%.1f %%), store errors %s/s\n", rate(all.decisions), rate(all.refused), share, rate(r.errors))
 	if r.Shed > 0 {
 		fmt.Fprintf(w, "%s turned away since the start: too many were in flight\n", howMany(r.Shed, "call"))
 	}
 	t := table(w, "\nDECISIONS/S\tREFUSED/S\tSHADOW/S\tFALLBACK/S\t  LIMIT")
-	for _, l := range r.ByLimit[:min(len(r.ByLimit), n)] {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t  %s\n", rate(l.Decisions), rate(l.Refused), rate(l.Shadow), rate(l.Fallback), plain(l.Limit))
+	for _, l := range r.byLimit[:min(len(r.byLimit), n)] {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t  %s\n", rate(l.decisions), rate(l.refused), rate(l.shadow), rate(l.fallback), plain(l.limit))
 	}
 	_ = t.Flush() // w keeps its error
-	if more := len(r.ByLimit) - n; more > 0 {
+	if more := len(r.byLimit) - n; more > 0 {
 		fmt.Fprintf(w, "and %s\n", howMany(more, "more limit"))
 	}
 	if r.Process != "" {

@@ -9,9 +9,9 @@ import (
 )
 
 func someReport(keys ...string) *topReport {
-	r := &topReport{topAnswer: topAnswer{Window: 60e6, Shed: 12345}, PerSecond: topRate{Decisions: 1234567, Refused: 23456}}
+	r := &topReport{topAnswer: &topAnswer{Window: 60e6, Shed: 12345}, all: topRate{decisions: 1234567, refused: 23456}}
 	for i := range 12 {
-		r.ByLimit = append(r.ByLimit, topRate{fmt.Sprintf("limit-%d-of-a-long-name", i), 123456, 123455, 9, 987})
+		r.byLimit = append(r.byLimit, topRate{fmt.Sprintf("limit-%d-of-a-long-name", i), 123456, 123455, 9, 987})
 	}
 	for i, list := range []*server.KeyList{&r.Busiest, &r.Refused} {
 		list.Counted, list.Unlisted = 200e6, 17
