@@ -1,14 +1,11 @@
 package filestore
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	_ "embed"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -43,106 +40,46 @@ type disk struct {
 
 var background = context.Background() // for statements: the outcome of an interrupted one would be unknown
 
-// openDisk locks the file, checks its format and opens it. If there is no file, it
-// creates one.
+// openDisk locks the file and opens it. If there is no file, it creates one.
 func openDisk(path string) (d *disk, err error) {
 	if path, err = resolve(path); err != nil {
 		return nil, err
 	}
-	d = &disk{path: path}
-	defer func() {
-		if err != nil {
-			_ = d.close() // err says more
-			d = nil
-		}
-	}()
-	if d.file, err = openLocked(path); errors.Is(err, fs.ErrNotExist) {
+	file, err := openLocked(path)
+	if errors.Is(err, fs.ErrNotExist) {
 		if err = create(path); err == nil {
-			d.file, err = openLocked(path)
+			file, err = openLocked(path)
 		}
 	}
-	if err == nil {
-		_, err = checkHeader(d.file.File, path)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		err = d.connect()
+	d = &disk{path: path, file: file}
+	if err = d.connect(); err != nil {
+		_ = d.close() // err says more
+		return nil, err
 	}
-	return d, err
+	return d, nil
 }
 
 // resolve returns the absolute path without symbolic links, because SQLite's log lies
-// beside the file. A link to a file that does not exist stays: the file is made where it points.
+// beside the file. The file may be missing.
 func resolve(path string) (string, error) {
 	if path == "" || strings.ContainsAny(path, "?\x00") {
 		return "", fmt.Errorf("file %q: not a path that can be opened", path)
 	}
 	abs, err := filepath.Abs(path)
+	if err == nil {
+		path, err = filepath.EvalSymlinks(abs)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		path, err = filepath.EvalSymlinks(filepath.Dir(abs))
+		path = filepath.Join(path, filepath.Base(abs))
+	}
 	if err != nil {
-		return "", fmt.Errorf("file %s: %w", path, err)
+		return "", fmt.Errorf("file %s: %w", abs, err)
 	}
-	for range maxLinks {
-		dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
-		if err != nil {
-			return "", fmt.Errorf("file %s: its directory: %w", path, err)
-		}
-		abs = filepath.Join(dir, filepath.Base(abs))
-		info, err := os.Lstat(abs)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeSymlink == 0 {
-			return abs, nil
-		}
-		link, err := os.Readlink(abs)
-		if err != nil {
-			return "", fmt.Errorf("file %s: %w", path, err)
-		}
-		if !filepath.IsAbs(link) {
-			link = filepath.Join(dir, link)
-		}
-		abs = link
-	}
-	return "", fmt.Errorf("file %s: too many symbolic links", path)
-}
-
-// maxLinks bounds the links to links; Linux allows 40.
-const maxLinks = 40
-
-// checkHeader returns a file's header. It rejects files that SQLite would treat as an empty
-// database, or would find damaged only later.
-func checkHeader(f *os.File, path string) (header []byte, err error) {
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	header = make([]byte, 100)
-	_, err = f.ReadAt(header, 0)
-	short := errors.Is(err, io.EOF)
-	switch {
-	case st.Size() == 0:
-		return nil, fmt.Errorf("file %s is empty: it was truncated, or belongs to another program; move it away to start empty", path)
-	case err != nil && !short:
-		return nil, fmt.Errorf("file %s: %w", path, err)
-	case !bytes.HasPrefix(header, []byte("SQLite format 3\x00")):
-		return nil, fmt.Errorf("file %s is not an SQLite database: it is damaged, or belongs to another program; nothing was changed", path)
-	case short:
-		return nil, fmt.Errorf("file %s is cut off after %d bytes; nothing was changed", path, st.Size())
-	}
-	return header, checkSize(path, st.Size(), header)
-}
-
-// checkSize compares the file's size with the one in its header. If there is a
-// write-ahead log, the last pages may be only in the log.
-func checkSize(path string, size int64, header []byte) error {
-	if log, err := os.Stat(path + "-wal"); err == nil && log.Size() > 0 {
-		return nil
-	}
-	page, pages := int64(binary.BigEndian.Uint16(header[16:])), int64(binary.BigEndian.Uint32(header[28:]))
-	if page == 1 {
-		page = 1 << 16
-	}
-	counts := bytes.Equal(header[24:28], header[92:96]) // otherwise an old version of SQLite wrote it, and pages is not valid
-	if size%max(page, 512) != 0 || counts && size < page*pages {
-		return fmt.Errorf("file %s is cut off: it has %d bytes of %d; nothing was changed", path, size, page*pages)
-	}
-	return nil
+	return path, nil
 }
 
 // checkLost rejects a path without a file beside which there is a file's log. The file was
@@ -184,24 +121,14 @@ func create(path string) (err error) {
 	if err = errors.Join(err, db.Close()); err != nil {
 		return err
 	}
-	if err = os.Link(part.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err = f.Sync(); errors.Is(err, errors.ErrUnsupported) || errors.Is(err, os.ErrInvalid) {
+	if err = os.Link(part.Name(), path); errors.Is(err, fs.ErrExist) {
 		return nil
 	}
-	return err
+	return err // SQLite syncs the directory when it creates its log there
 }
 
+// connect connects to the file and checks its format. SQLite itself finds that a file is no
+// database, or is shorter than its header says.
 func (d *disk) connect() (err error) {
 	if d.db, err = sql.Open("sqlite", d.path); err != nil {
 		return d.readError(err)
@@ -216,17 +143,15 @@ func (d *disk) connect() (err error) {
 	case err != nil:
 		return d.readError(err)
 	case app != applicationID:
-		return fmt.Errorf("file %s is an SQLite database of another program; nothing was changed", d.path)
+		return foreign(d.path)
 	case version != schemaVersion:
 		return fmt.Errorf("file %s has version %d of the format; this program knows %d", d.path, version, schemaVersion)
 	}
 	// A checkpoint copies the write-ahead log into the file, so that the log stays at
 	// about 16 MB.
-	for _, q := range []string{"pragma journal_mode = wal", "pragma synchronous = full", "pragma cache_size = -65536",
-		"pragma wal_autocheckpoint = 4000", "pragma journal_size_limit = 67108864", "pragma busy_timeout = 5000", "pragma temp_store = memory"} {
-		if _, err = d.conn.ExecContext(background, q); err != nil {
-			return d.readError(err)
-		}
+	if err = d.exec(`pragma journal_mode = wal; pragma synchronous = full; pragma cache_size = -65536;
+		pragma wal_autocheckpoint = 4000; pragma journal_size_limit = 67108864; pragma busy_timeout = 5000; pragma temp_store = memory`); err != nil {
+		return d.readError(err)
 	}
 	if d.put, err = d.conn.PrepareContext(background, `insert into buckets (limit_id, key, used, ts, version, lows) values (?, ?, ?, ?, ?, ?)
 		on conflict do update set used = excluded.used, ts = excluded.ts, version = excluded.version, lows = excluded.lows`); err != nil {
@@ -236,6 +161,11 @@ func (d *disk) connect() (err error) {
 		return d.readError(err)
 	}
 	return nil
+}
+
+// foreign returns the error for a file that is not a data file.
+func foreign(path string) error {
+	return fmt.Errorf("file %s is empty, or belongs to another program; nothing was changed: move it away to start empty", path)
 }
 
 // readError wraps an error of opening or loading the file.
@@ -338,21 +268,16 @@ func (d *disk) tx(f func() error) error {
 }
 
 func (d *disk) close() (err error) {
-	for _, c := range []io.Closer{closerOf(d.put), closerOf(d.remove), closerOf(d.conn), closerOf(d.db), closerOf(d.file)} {
-		if c != nil {
-			err = errors.Join(err, c.Close())
+	for _, stmt := range []*sql.Stmt{d.put, d.remove} {
+		if stmt != nil {
+			err = errors.Join(err, stmt.Close())
 		}
 	}
-	return err
-}
-
-// closerOf returns p as an io.Closer, and nil for a nil pointer.
-func closerOf[T any, P interface {
-	*T
-	io.Closer
-}](p P) io.Closer {
-	if p == nil {
-		return nil
+	if d.conn != nil {
+		err = errors.Join(err, d.conn.Close())
 	}
-	return p
+	if d.db != nil {
+		err = errors.Join(err, d.db.Close())
+	}
+	return errors.Join(err, d.file.Close())
 }

@@ -161,11 +161,11 @@ func TestDamagedFiles(t *testing.T) {
 		file []byte
 		want string
 	}{
-		"empty":        {nil, "is empty"},
-		"cut header":   {whole[:50], "is cut off after 50 bytes"},
-		"cut":          {whole[:len(whole)/2], "is cut off"},
-		"cut by 1 KB":  {whole[:len(whole)-1024], "is cut off"},
-		"foreign":      {[]byte(strings.Repeat("#!/bin/sh\n", 500)), "is not an SQLite database"},
+		"empty":        {nil, "is empty, or belongs to another program"},
+		"cut header":   {whole[:50], "malformed"},
+		"cut":          {whole[:len(whole)/2], "malformed"},
+		"cut by 1 KB":  {whole[:len(whole)-1024], "cannot be read"},
+		"foreign":      {[]byte(strings.Repeat("#!/bin/sh\n", 500)), "is not a database"},
 		"zeroed pages": {zeroed, "malformed"},
 		"noise":        {noise, "malformed"},
 		"other's":      {otherDatabase(t), "another program"},

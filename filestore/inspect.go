@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 )
@@ -18,8 +19,7 @@ type Condition struct {
 	PID     int    // of that process; 0 if unknown
 }
 
-// Inspect reads a file's header and changes nothing. The error is what Open would
-// return, except that a file in use is not an error.
+// Inspect reads a file's header and changes nothing. A file in use is not an error.
 func Inspect(path string) (*Condition, error) {
 	path, err := resolve(path)
 	if err != nil {
@@ -40,7 +40,7 @@ func Inspect(path string) (*Condition, error) {
 		c.InUse, c.PID = true, os.Getpid()
 		return c, c.read(own.File)
 	}
-	f, err := openFile(path)
+	f, err := os.OpenFile(path, os.O_RDWR|noFollow, 0)
 	if err != nil {
 		return c, fmt.Errorf("file %s: %w", path, err)
 	}
@@ -54,13 +54,14 @@ func Inspect(path string) (*Condition, error) {
 }
 
 func (c *Condition) read(f *os.File) error {
-	header, err := checkHeader(f, c.Path)
-	if err != nil {
-		return err
+	header := make([]byte, 72)
+	_, err := f.ReadAt(header, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("file %s: %w", c.Path, err)
 	}
 	c.Schema = int(binary.BigEndian.Uint32(header[60:]))
-	if app := binary.BigEndian.Uint32(header[68:]); app != applicationID {
-		return fmt.Errorf("file %s is an SQLite database of another program", c.Path)
+	if binary.BigEndian.Uint32(header[68:]) != applicationID {
+		return foreign(c.Path)
 	}
 	return nil
 }

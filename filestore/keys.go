@@ -30,9 +30,12 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 	if !ok {
 		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}
-	from, more := max(after, prefix), after != "" && after >= prefix
+	from := prefix
+	if after >= prefix && after != "" {
+		from = after + next
+	}
 	for len(out) < n && ctx.Err() == nil {
-		rows, err := s.disk.page(id, from, more, n)
+		rows, err := s.disk.page(id, from, n)
 		if err != nil {
 			return nil, s.storeError(err)
 		}
@@ -47,7 +50,7 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 		if len(rows) < n {
 			break
 		}
-		from, more = rows[n-1].key, true
+		from = rows[n-1].key + next
 	}
 	return out, ctx.Err()
 }
@@ -60,20 +63,18 @@ func (s *Store) live(d *store.Definition, r *bucket) bool {
 	return err != nil || op.Reset > 0
 }
 
-// page reads up to n rows of a limit, in order of key, beginning at the key from or
-// after it.
-func (d *disk) page(id int64, from string, after bool, n int) (out []bucket, err error) {
+// next after a key is the text that follows it in byte order: no key has a NUL.
+const next = "\x00"
+
+// page reads up to n rows of a limit, in order of key, beginning at the key from.
+func (d *disk) page(id int64, from string, n int) (out []bucket, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	query := "select limit_id, key, used, ts, version from buckets where limit_id = ? and key >= ? order by key limit ?"
-	if after {
-		query = strings.Replace(query, ">=", ">", 1)
-	}
 	err = d.each(background, func(rows *sql.Rows) error {
 		r, err := scanBucket(rows)
 		out = append(out, r)
 		return err
-	}, query, id, from, n)
+	}, "select limit_id, key, used, ts, version from buckets where limit_id = ? and key >= ? order by key limit ?", id, from, n)
 	return out, err
 }
 
