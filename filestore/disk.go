@@ -1,6 +1,7 @@
 package filestore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	_ "embed"
@@ -9,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -175,7 +177,9 @@ func (d *disk) readError(err error) error {
 
 // write writes a group in one transaction.
 func (d *disk) write(g *group, idOf func(name string) (int64, bool)) error {
-	sortBuckets(g.buckets)
+	// In the order of the file, and stable: of two rows of a key, the one that was read later
+	// is written last.
+	slices.SortStableFunc(g.buckets, func(a, b bucket) int { return cmp.Or(cmp.Compare(a.limit, b.limit), cmp.Compare(a.key, b.key)) })
 	return d.tx(func() error {
 		for i := range g.buckets {
 			r := &g.buckets[i]

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -300,15 +299,4 @@ func (s *Store) metrics() []store.Metric {
 		{Name: "dipwell_file_late_groups_total", Help: "Groups written later than the durability setting says.", Counter: true, Value: float64(w.late.Load())},
 		{Name: "dipwell_file_write_errors_total", Help: "Failed attempts to write a group.", Counter: true, Value: float64(w.failures.Load())},
 	}...)
-}
-
-// sortBuckets sorts rows in the order of the file. It is stable: of two rows of a
-// key, the one that was read later is written last.
-func sortBuckets(buckets []bucket) {
-	slices.SortStableFunc(buckets, func(a, b bucket) int {
-		if a.limit != b.limit {
-			return int(a.limit - b.limit)
-		}
-		return strings.Compare(a.key, b.key)
-	})
 }
