@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -55,50 +54,20 @@ func (l *logger) slog() *slog.Logger {
 	if l.json != nil {
 		return l.json
 	}
-	return slog.New(newTextLog(l))
-}
-
-// textLog is a slog.Handler that writes plain text: the message, and attributes as
-// name=value.
-type textLog struct {
-	*logger
-	attrs slog.Handler  // writes the attributes to last
-	last  *bytes.Buffer // guarded by logger.mu
-}
-
-func newTextLog(l *logger) textLog {
-	b := new(bytes.Buffer)
-	return textLog{l, slog.NewTextHandler(b, &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
-		if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey) {
+	return slog.New(slog.NewTextHandler(prefixed{l.to}, &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+		if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
 			return slog.Attr{}
 		}
 		return a
-	}}), b}
+	}}))
 }
 
-func (h textLog) Enabled(ctx context.Context, level slog.Level) bool {
-	return h.attrs.Enabled(ctx, level)
-}
+// prefixed writes the name of the program before each line.
+type prefixed struct{ to io.Writer }
 
-func (h textLog) WithAttrs(attrs []slog.Attr) slog.Handler {
-	h.attrs = h.attrs.WithAttrs(attrs)
-	return h
-}
-
-func (h textLog) WithGroup(name string) slog.Handler {
-	h.attrs = h.attrs.WithGroup(name)
-	return h
-}
-
-func (h textLog) Handle(ctx context.Context, r slog.Record) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.last.Reset()
-	if err := h.attrs.Handle(ctx, r); err != nil {
-		return err
-	}
-	h.line(r.Level, strings.TrimSpace(r.Message+" "+h.last.String()))
-	return nil
+func (p prefixed) Write(line []byte) (int, error) {
+	_, err := fmt.Fprintf(p.to, "dipwell: %s", line)
+	return len(line), err
 }
 
 func (l *logger) error(err error) {
@@ -110,14 +79,12 @@ func (l *logger) error(err error) {
 	}
 }
 
-func (l *logger) info(format string, args ...any) { l.log(slog.LevelInfo, format, args...) }
+func (l *logger) info(format string, args ...any) {
+	l.line(slog.LevelInfo, fmt.Sprintf(format, args...))
+}
 
-func (l *logger) warn(format string, args ...any) { l.log(slog.LevelWarn, format, args...) }
-
-func (l *logger) log(level slog.Level, format string, args ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.line(level, fmt.Sprintf(format, args...))
+func (l *logger) warn(format string, args ...any) {
+	l.line(slog.LevelWarn, fmt.Sprintf(format, args...))
 }
 
 // reloadError logs that a reload failed. what names what is still used.
@@ -129,21 +96,12 @@ func (l *logger) reloadError(what string, err error) {
 	l.info("%v\n%s", err, what)
 }
 
-// event logs text or, in JSON, msg with attributes.
-func (l *logger) event(text, msg string, attrs ...any) {
-	if l.json != nil {
-		l.json.Info(msg, attrs...)
-		return
-	}
-	l.info("%s", text)
-}
-
 func (l *logger) line(level slog.Level, text string) {
 	if l.json != nil {
 		l.json.Log(context.Background(), level, text)
 		return
 	}
-	fmt.Fprintf(l.to, "dipwell: %s\n", strings.ReplaceAll(text, "\n", "\ndipwell: ")) // a panic has many lines
+	fmt.Fprintf(l.to, "dipwell: %s\n", strings.ReplaceAll(text, "\n", "\ndipwell: ")) // an error may have several lines
 }
 
 // errLogged ends a command with status 2. The error has been logged.

@@ -10,20 +10,11 @@ import (
 // logStart logs the version, the store and the limits.
 func (s *service) logStart(set *settings) {
 	list := set.names()
-	limits := howMany(len(list), "limit")
-	if len(list) == 0 && set.Store != "memory:" {
-		limits = "the limits that the store keeps"
-	}
-	text := fmt.Sprintf("%s, store %s, %s", version(), redact(set.Store), limits)
-	if len(list) > 0 {
-		text += " (" + names(list, ", ") + ")"
-	}
 	attrs := []any{"version", version(), "store", redact(set.Store), "limits", len(list), "limit_names", list[:min(len(list), maxListed)]}
 	if s.cmd.Config != "" {
-		text += ", configuration file " + s.cmd.Config
 		attrs = append(attrs, "config", s.cmd.Config)
 	}
-	s.event(text, "starting", attrs...)
+	s.slog().Info("starting", attrs...)
 }
 
 // logListening says that a listener is open, and the address of the page if the listener has
@@ -53,10 +44,9 @@ func (s *service) serveAndDrain(listeners []server.Listener) error {
 		return err
 	case <-s.env.ctx.Done():
 	}
-	s.event("stopping; calls in flight may finish", "stopping")
+	s.slog().Info("stopping")
 	start := time.Now()
 	err := <-ended
-	took := time.Since(start)
-	s.event(fmt.Sprintf("stopped after %v", took.Round(time.Millisecond)), "stopped", "took", took)
+	s.slog().Info("stopped", "took", time.Since(start))
 	return err
 }
