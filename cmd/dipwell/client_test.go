@@ -313,7 +313,7 @@ func TestSettingsAgree(t *testing.T) {
 	if err := os.WriteFile(file, []byte("listen: 127.0.0.1:1\nadmin: 127.0.0.1:2\nmax_keys: 3\nlimits:\n  - {name: a, rate: 1, per: 1s}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := serveCommand(t, "--config", file, "--listen", "127.0.0.1:9", "--limit", "b=1/1s").settings(nil)
+	s, err := serveCommand(t, "--config", file, "--listen", "127.0.0.1:9", "--limit", "b=1/1s").settings()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +324,7 @@ func TestSettingsAgree(t *testing.T) {
 		{"--config", file, "--limit", "a=1/1s"}, {"--limit", "a=1/1s", "--limit", "a=2/1s"}, {"--limit", "a"}, {"--by", "ip"},
 		{"--headers", "ITEF"}, {"--trusted-proxies", "x"}, {"--admin-token-file", file + ".none"}, {"--max-keys=-1"}, {"--config", file + ".none"},
 	} {
-		if _, err := serveCommand(t, bad...).settings(nil); err == nil {
+		if _, err := serveCommand(t, bad...).settings(); err == nil {
 			t.Errorf("%+v was accepted", bad)
 		}
 	}

@@ -74,7 +74,7 @@ func (s *settings) checkNamed() (rules *rls.Rules, notes []string, errs []error)
 	}
 	names := map[[sha256.Size]byte]string{}
 	for i := range s.Callers {
-		_, err := s.callerToken(i, nil, names)
+		_, err := s.callerToken(i, names)
 		errs = append(errs, err)
 	}
 	rules, err := namedRules(&s.File)

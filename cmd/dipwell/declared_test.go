@@ -247,7 +247,7 @@ func TestFileChangesBeforeItIsWatched(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dipwell.yaml")
 	must(t, os.WriteFile(file, []byte(limitsOf("", "a=1")), 0o600))
 	cmd := &ServeCmd{Config: file}
-	set, err := cmd.settings(nil)
+	set, err := cmd.settings()
 	must(t, err)
 	st, err := memstore.New(memstore.Config{})
 	must(t, err)
@@ -255,7 +255,7 @@ func TestFileChangesBeforeItIsWatched(t *testing.T) {
 	l, err := dipwell.New(st)
 	must(t, err)
 	log := &logger{to: io.Discard}
-	s := &service{env: &env{ctx: t.Context()}, cmd: cmd, logger: log, limiter: l, server: server.New(l, set.server()), started: set,
+	s := &service{env: &env{ctx: t.Context()}, cmd: cmd, logger: log, limiter: l, server: server.New(l, set.server()), started: set, last: set,
 		declared: &declared{ctx: t.Context(), limiter: l, info: log.info, warn: log.warn, path: file}}
 	must(t, s.apply(set))
 	must(t, os.WriteFile(file, []byte(limitsOf("", "a=7")), 0o600))
@@ -270,7 +270,7 @@ func TestFilesAreWatchedBeforeTheyAreRead(t *testing.T) {
 	s := &service{env: &env{ctx: t.Context()}, logger: &logger{to: io.Discard}}
 	var changed atomic.Bool
 	reloaded := make(chan struct{})
-	must(t, s.follow(t.Context(), func() string { return strconv.FormatBool(changed.Load()) }, func() error { changed.Store(true); return nil }, func() { close(reloaded) }, "file"))
+	must(t, s.follow(t.Context(), func() string { return strconv.FormatBool(changed.Load()) }, func() error { changed.Store(true); return nil }, func() { close(reloaded) }))
 	<-reloaded
 }
 

@@ -46,7 +46,7 @@ func (s *service) startRLS() error {
 	if path == "" {
 		return nil
 	}
-	return s.follow(s.env.ctx, func() string { return rls.Content(path) }, s.readRLS, s.reloadRLS, path)
+	return s.follow(s.env.ctx, func() string { return rls.Content(path) }, s.readRLS, s.reloadRLS)
 }
 
 func loadRLS(f *config.File) (*rls.Rules, error) {

@@ -167,7 +167,7 @@ func TestServeGRPCFromTheFile(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "data", dataFile)); err != nil {
 		t.Error(err)
 	}
-	s, err := serveCommand(t, "--config", file, "--store", "memory:", "--grpc", "127.0.0.1:9", "--rls-headers", "ietf", "--rls-charge-all=false").settings(nil)
+	s, err := serveCommand(t, "--config", file, "--store", "memory:", "--grpc", "127.0.0.1:9", "--rls-headers", "ietf", "--rls-charge-all=false").settings()
 	if err != nil || s.Store != "memory:" || s.GRPC != "127.0.0.1:9" || s.RLSConfig != rules || s.RLSHeaders != "ietf" || s.RLSChargeAll || s.RLSMergeDomains {
 		t.Errorf("%+v %v", s, err)
 	}

@@ -51,7 +51,7 @@ func (s *service) openTLS(set *settings) (err error) {
 	}
 	s.tls = server.NewTLS(set.TLSCert, set.TLSKey, set.ClientCA)
 	files := s.tls.Files()
-	if err = s.follow(s.env.ctx, func() string { return config.Content(files...) }, s.tls.Reload, s.reloadTLS, files...); err != nil {
+	if err = s.follow(s.env.ctx, func() string { return config.Content(files...) }, s.tls.Reload, s.reloadTLS); err != nil {
 		return err
 	}
 	s.server.Gauge("dipwell_tls_not_after_timestamp_seconds", "When the certificate in use ends.", func() float64 { return float64(s.tls.NotAfter().Unix()) })

@@ -233,20 +233,21 @@ func TestOperationSettings(t *testing.T) {
 	if err := os.WriteFile(file, []byte("max_in_flight: 7\nlog_refusals: 0\nlog_format: json\ntls_cert: c\ntls_key: k\nclient_ca: a\notlp_endpoint: http://c:4318\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := serveCommand(t, "--config", file, "--max-in-flight", "9", "--log-refusals", "3").settings(nil)
+	s, err := serveCommand(t, "--config", file, "--max-in-flight", "9", "--log-refusals", "3").settings()
 	if err != nil || s.MaxInFlight != 9 || s.LogRefusals != 3 || s.LogFormat != "json" || s.TLSCert != "c" || s.ClientCA != "a" || s.OTLPEndpoint != "http://c:4318" {
 		t.Errorf("%+v %v", s, err)
 	}
 	for want, arg := range map[string]string{
 		`max_in_flight: "-1" is not`: "--max-in-flight=-1", "one is given without the other": "--tls-cert=c", "client_ca: needs": "--client-ca=c",
 		`log_refusals: "-1" is not`: "--log-refusals=-1", `log_format: "xml"`: "--log-format=xml", "key_secret_file: ": "--key-secret-file=" + file + ".none",
+		os.DevNull + " is a pipe or the like": "--key-secret-file=" + os.DevNull,
 	} {
-		if _, err := serveCommand(t, arg).settings(nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := serveCommand(t, arg).settings(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", arg, err, want)
 		}
 	}
 	t.Setenv("DIPWELL_KEY_SECRET", "short")
-	if _, err := new(ServeCmd).settings(nil); err == nil || !strings.Contains(err.Error(), "at least 16") {
+	if _, err := new(ServeCmd).settings(); err == nil || !strings.Contains(err.Error(), "at least 16") {
 		t.Error(err)
 	}
 }

@@ -55,7 +55,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	signal.Notify(hangups, syscall.SIGHUP) // SIGHUP reloads files, and must not end a service without files
 	defer signal.Stop(hangups)
 	defer func() { err = log.logFinal(err) }()
-	set, err := c.settings(nil)
+	set, err := c.settings()
 	if err != nil {
 		return err
 	}
@@ -241,25 +241,18 @@ func (s *service) watch() error {
 		return nil
 	}
 	read := func() error {
-		if readsOnce(s.cmd.Config) {
-			return nil
-		}
 		if now, err := config.DigestOf(s.cmd.Config); err != nil || now != s.started.Digest {
 			s.reload() // it has changed since it was read
 		}
 		return nil
 	}
-	return s.follow(s.env.ctx, func() string { return config.Content(s.cmd.Config) }, read, s.reload, s.cmd.Config)
+	return s.follow(s.env.ctx, func() string { return config.Content(s.cmd.Config) }, read, s.reload)
 }
 
-// follow calls read, and then reload when the content of the paths changes and on SIGHUP, one
-// call at a time, until ctx ends. The paths are watched before they are read, so that no
+// follow calls read, and then reload when the content of files changes and on SIGHUP, one
+// call at a time, until ctx ends. The files are watched before they are read, so that no
 // change is missed.
-func (s *service) follow(ctx context.Context, content func() string, read func() error, reload func(), paths ...string) error {
-	if i := slices.IndexFunc(paths, readsOnce); i >= 0 {
-		s.info("%s is a pipe or the like, and will not be read again", paths[i])
-		return read()
-	}
+func (s *service) follow(ctx context.Context, content func() string, read func() error, reload func()) error {
 	calls := make(chan os.Signal, 1)
 	config.Watch(ctx, content, func() {
 		select {

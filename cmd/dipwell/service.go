@@ -44,7 +44,10 @@ type service struct {
 func (s *service) reload() {
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	set, err := s.cmd.settings(s.last)
+	set, err := s.cmd.settings()
+	if err == nil && len(s.last.Callers) > 0 && set.Callers == nil { // the file may have been cut off
+		err = errors.New("callers: are missing; callers: [] says that anybody may call")
+	}
 	unchanged := ""
 	if err == nil {
 		if s.declared.has(set) {

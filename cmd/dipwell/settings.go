@@ -30,11 +30,13 @@ type settings struct {
 	keySecret []byte // nil if keys are stored as text
 }
 
-// settings reads all settings and the secrets that they name, but those in pipes only if
-// last, which are nil or the settings that were read before, do not have them.
-func (c *ServeCmd) settings(last *settings) (*settings, error) {
+// settings reads all settings and the secrets that they name.
+func (c *ServeCmd) settings() (*settings, error) {
 	s, err := c.merge()
 	if err != nil {
+		return nil, err
+	}
+	if err = c.checkFiles(s); err != nil {
 		return nil, err
 	}
 	if s.Data != "" {
@@ -42,22 +44,26 @@ func (c *ServeCmd) settings(last *settings) (*settings, error) {
 			return nil, err
 		}
 	}
-	if err = s.readTokens(last); err != nil {
+	if err = s.readTokens(); err != nil {
 		return nil, err
-	}
-	if last != nil && s.KeySecretFile == last.KeySecretFile && readsOnce(s.KeySecretFile) {
-		s.keySecret = last.keySecret
-		return s, nil
 	}
 	s.keySecret, err = keySecret(s.KeySecretFile, s.given["key_secret_file"])
 	return s, err
 }
 
-// readsOnce reports whether path is a pipe or the like, such as the /dev/fd/63 of a shell's
-// <(command). When it is read again, it is empty, or the read waits for a writer.
-func readsOnce(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && !info.Mode().IsRegular() && !info.IsDir()
+// checkFiles returns an error for a pipe or the like. A service reads its files again, and
+// would find a pipe empty.
+func (c *ServeCmd) checkFiles(s *settings) error {
+	paths := []string{c.Config, s.AdminTokenFile, s.KeySecretFile, s.TLSCert, s.TLSKey, s.ClientCA, s.RLSConfig}
+	for _, caller := range s.Callers {
+		paths = append(paths, caller.TokenFile)
+	}
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+			return fmt.Errorf("%s is a pipe or the like, and a service reads its files again: name a file", path)
+		}
+	}
+	return nil
 }
 
 // merge merges flags, environment and file and checks the result. It opens no other

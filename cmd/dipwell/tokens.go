@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -48,16 +47,10 @@ func readToken(setting, path string) (string, error) {
 	return string(b), nil
 }
 
-// readTokens reads the admin token and those of callers. Tokens in pipes are taken from
-// last, if it has them.
-func (s *settings) readTokens(last *settings) (err error) {
-	if last != nil && s.AdminTokenFile == last.AdminTokenFile && readsOnce(s.AdminTokenFile) {
-		s.token, s.tokenFile = last.token, last.tokenFile
-	} else if s.token, s.tokenFile, err = adminToken(s.AdminTokenFile, s.given["admin_token_file"]); err != nil {
+// readTokens reads the admin token and those of callers.
+func (s *settings) readTokens() (err error) {
+	if s.token, s.tokenFile, err = adminToken(s.AdminTokenFile, s.given["admin_token_file"]); err != nil {
 		return err
-	}
-	if last != nil && len(last.Callers) > 0 && s.Callers == nil { // the file may have been cut off
-		return errors.New("callers: are missing; callers: [] says that anybody may call")
 	}
 	s.callers = nil
 	names := map[[sha256.Size]byte]string{}
@@ -65,7 +58,7 @@ func (s *settings) readTokens(last *settings) (err error) {
 		names[sha256.Sum256([]byte(s.token))] = server.AdminCaller
 	}
 	for i, c := range s.Callers {
-		digest, err := s.callerToken(i, last, names)
+		digest, err := s.callerToken(i, names)
 		if err != nil {
 			return err
 		}
@@ -82,15 +75,9 @@ const (
 
 // callerToken returns the digest of the token of the caller with an index, and adds it to
 // names, those of the callers before it.
-func (s *settings) callerToken(i int, last *settings, names map[[sha256.Size]byte]string) (digest [sha256.Size]byte, err error) {
+func (s *settings) callerToken(i int, names map[[sha256.Size]byte]string) (digest [sha256.Size]byte, err error) {
 	c, setting := &s.Callers[i], fmt.Sprintf("callers[%d].token_file", i)
-	before := -1
-	if last != nil && c.TokenFile != "" && readsOnce(c.TokenFile) {
-		before = slices.IndexFunc(last.Callers, func(o config.Caller) bool { return o.TokenFile == c.TokenFile })
-	}
 	switch {
-	case before >= 0:
-		digest = last.callers[before].Token
 	case c.TokenFile == "":
 		setting = fmt.Sprintf("callers[%d].token_sha256", i)
 		_, err = hex.Decode(digest[:], []byte(c.TokenSHA256))
@@ -121,16 +108,15 @@ func (s *settings) unknownLimits(exists func(limit string) bool) (warnings []str
 	return warnings
 }
 
-// tokenFiles returns the files of tokens that can be read again.
+// tokenFiles returns the files of tokens.
 func (s *settings) tokenFiles() (paths []string) {
-	add := func(path string) {
-		if path != "" && !readsOnce(path) {
-			paths = append(paths, path)
-		}
+	if s.tokenFile != "" {
+		paths = append(paths, s.tokenFile)
 	}
-	add(s.tokenFile)
 	for _, c := range s.Callers {
-		add(c.TokenFile)
+		if c.TokenFile != "" {
+			paths = append(paths, c.TokenFile)
+		}
 	}
 	return paths
 }
@@ -156,7 +142,7 @@ func (s *service) followTokens(set *settings) error {
 		s.readTokensAgain(set)
 		return nil
 	}
-	return s.follow(ctx, content, read, func() { s.reloadTokens(ctx) }, paths[0])
+	return s.follow(ctx, content, read, func() { s.reloadTokens(ctx) })
 }
 
 // reloadTokens reads the tokens again. After an error the old ones stay in force.
@@ -178,7 +164,7 @@ func (s *service) reloadTokens(ctx context.Context) {
 // It reports whether they could be read.
 func (s *service) readTokensAgain(set *settings) bool {
 	now := *set
-	if err := now.readTokens(set); err != nil {
+	if err := now.readTokens(); err != nil {
 		s.reloadError("the last good tokens stay in force", err)
 		return false
 	}
