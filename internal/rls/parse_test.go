@@ -130,7 +130,7 @@ func TestMistakes(t *testing.T) {
 		{"a number for a name", "domain: d\n4: x\n", []string{"f.yaml:2: 4: unknown setting"}},
 		{"twice", head + "    value: x\n    value: y\n", []string{"f.yaml:5: descriptors[0].value: is given twice; first in line 4"}},
 		{"not YAML", "domain: d\n\t- x\n", []string{"f.yaml:2: "}},
-		{"two documents", "domain: d\n---\ndomain: e\n", []string{"f.yaml:3: has more than one document"}},
+		{"two documents", "domain: d\n---\ndomain: e\n", []string{"f.yaml:2: has more than one document"}},
 		{"too deep", "domain: d\n" + nested(40), []string{"is nested more than 32 deep"}},
 		{"an alias of itself", "domain: d\ndescriptors: &a\n  - key: k\n    descriptors: *a\n", []string{"f.yaml"}},
 		{"all mistakes at once", "domain: d\ndescriptors:\n  - {kye: a}\n  - {key: b, rate_limit: {unit: dy}}\n", []string{"f.yaml:3: descriptors[0].kye", "f.yaml:4: descriptors[1].rate_limit.unit"}},
