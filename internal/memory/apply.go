@@ -96,7 +96,7 @@ func (s *Store) Quick() func(def *store.Definition, key string, verb store.Verb,
 			return s.quickOp(def, key, verb, cost, checked)
 		}
 		i := v.home(id)
-		row := &v.ext[uint(i)/uint(extentSlots)][uint(i)%uint(extentSlots)]
+		row := v.at(i)
 		count := fetch(unsafe.Pointer(row), unsafe.Pointer(v.filter.at(tag))) // not read before the lock is held
 		sh.mu.Lock()
 		if sh.closed || b.dead.Load() {

@@ -108,23 +108,50 @@ func BenchmarkTwo(b *testing.B) {
 	}
 }
 
-// BenchmarkGroups measures TakeAll of two and four keys that are allowed.
+// BenchmarkGroups measures TakeAll of two and four keys that are allowed, the same into a
+// reused Decision, and a Take of a limit with a parent.
 func BenchmarkGroups(b *testing.B) {
 	for _, n := range []int{2, 4} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			l, keys := filled(b, n)
-			takes := make([]dipwell.Take, n)
-			for i := range takes {
-				takes[i] = dipwell.Take{Limit: "api", Key: keys[i], Cost: 1}
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				if d, err := l.TakeAll(ctx, takes...); err != nil || !d.Allowed {
-					b.Fatal(d, err)
-				}
-			}
+		l, keys := filled(b, n)
+		takes := make([]dipwell.Take, n)
+		for i := range takes {
+			takes[i] = dipwell.Take{Limit: "api", Key: keys[i], Cost: 1}
+		}
+		var d dipwell.Decision
+		benchAllowed(b, strconv.Itoa(n), func() (bool, error) {
+			d, err := l.TakeAll(ctx, takes...)
+			return d.Allowed, err
+		})
+		benchAllowed(b, fmt.Sprintf("reused%d", n), func() (bool, error) {
+			err := l.DoAll(ctx, &d, store.VerbTake, takes)
+			return d.Allowed, err
 		})
 	}
+	tenant := store.Limit{Name: "tenant", Rate: 10, Period: time.Hour, Burst: 10_000_000}
+	user := tenant
+	user.Name, user.Parent = "user", "tenant"
+	l := limiter(b, open(b, Config{}), tenant, user)
+	var d dipwell.Decision
+	benchAllowed(b, "parent", func() (bool, error) {
+		d, err := l.Take(ctx, "user", "acme/ann", 1)
+		return d.Allowed, err
+	})
+	benchAllowed(b, "reusedParent", func() (bool, error) {
+		err := l.Do(ctx, &d, store.VerbTake, dipwell.Take{Limit: "user", Key: "acme/ann", Cost: 1})
+		return d.Allowed, err
+	})
+}
+
+// benchAllowed measures a call that is always allowed.
+func benchAllowed(b *testing.B, name string, call func() (allowed bool, err error)) {
+	b.Run(name, func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if allowed, err := call(); err != nil || !allowed {
+				b.Fatal(allowed, err)
+			}
+		}
+	})
 }
 
 // filled returns a limiter from which each key was taken once, and the keys in

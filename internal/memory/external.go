@@ -198,15 +198,17 @@ func (s *Store) Watch() {
 // ApplyWatched decides a group, and appends the keys whose rows, records or overrides
 // it changed to touched.
 func (s *Store) ApplyWatched(g *store.Group, touched []Touched) []Touched {
-	if s.applySingle(g) {
-		if op := &g.Ops[0]; g.Allowed && (op.Granted > 0 || op.Verb == store.VerbRefund) {
+	if !s.applyPlain(g) {
+		var more []Touched
+		more, g.Err = s.group(g)
+		return append(touched, more...)
+	}
+	for i := range g.Ops {
+		if op := &g.Ops[i]; g.Allowed && (op.Granted > 0 || op.Verb == store.VerbRefund) {
 			touched = append(touched, Touched{op.Def.Base(), op.Key, op.Verb == store.VerbRefund})
 		}
-		return touched
 	}
-	var more []Touched
-	more, g.Err = s.group(g)
-	return append(touched, more...)
+	return touched
 }
 
 // Swept returns the keys that sweeps changed since the previous call.

@@ -241,8 +241,7 @@ type view struct {
 // prefetch fetches a row's likely slot into the processor's cache, without the lock.
 func (sh *shard) prefetch(id uint64) {
 	if v := sh.view.Load(); v != nil {
-		i := v.home(id)
-		fetch(unsafe.Pointer(&v.ext[uint(i)/uint(extentSlots)][uint(i)%uint(extentSlots)]), nil)
+		fetch(unsafe.Pointer(v.at(v.home(id))), nil)
 	}
 }
 
@@ -254,6 +253,10 @@ func (sh *shard) publishView() {
 		v.bound.Store(sh.bound)
 	}
 	sh.view.Store(v)
+}
+
+func (v *view) at(i int) *slot {
+	return &v.ext[uint(i)/uint(extentSlots)][uint(i)%uint(extentSlots)]
 }
 
 // home returns the slot where a row most likely is.

@@ -180,19 +180,23 @@ func (c *Config) check() error {
 // Apply decides each group of a batch at one instant of the store's clock. It waits only
 // for other calls that use the same shards.
 func (s *Store) Apply(_ context.Context, b *store.Batch) error {
-	if len(b.Groups) == 1 && s.applySingle(&b.Groups[0]) {
-		return nil
-	}
 	for i := range b.Groups {
-		_, b.Groups[i].Err = s.group(&b.Groups[i])
+		if g := &b.Groups[i]; !s.applyPlain(g) {
+			_, g.Err = s.group(g)
+		}
 	}
 	return nil
 }
 
-// applySingle decides a group of one op that needs only its row. Otherwise it returns
-// false and does nothing.
-func (s *Store) applySingle(g *store.Group) bool {
-	if len(g.Ops) != 1 || g.Cancel || g.Hold != nil || g.Ops[0].Verb == store.VerbReset || !s.single(&g.Ops[0], false) {
+// applyPlain decides a group of one op, or of takes, that needs only its rows. Otherwise it
+// returns false and does nothing.
+func (s *Store) applyPlain(g *store.Group) bool {
+	switch {
+	case g.Cancel || g.Hold != nil:
+		return false
+	case len(g.Ops) > 1:
+		return s.takeAll(g)
+	case len(g.Ops) == 0 || g.Ops[0].Verb == store.VerbReset || !s.single(&g.Ops[0], false):
 		return false
 	}
 	g.Allowed, g.Reserved, g.Err = g.Ops[0].Allowed, false, nil

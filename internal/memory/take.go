@@ -3,6 +3,7 @@ package memory
 import (
 	"math"
 	"math/bits"
+	"unsafe"
 
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
@@ -32,6 +33,122 @@ func newTakeRule(d *store.Definition) takeRule {
 		t.perTick = math.MaxUint64 / uint64(r.Every)
 	}
 	return t
+}
+
+// few is how many takes takeAll decides at most. Most groups have no more.
+const few = 4
+
+// A taking is a take of a group.
+type taking struct {
+	*binding
+	*store.Op
+	sh  *shard
+	id  uint64
+	tag uint32
+	i   int // the row is sh.at(i)
+}
+
+// takeAll decides a group of takes each of which Quick could decide alone. Otherwise it
+// returns false and changes nothing but answers.
+func (s *Store) takeAll(g *store.Group) bool {
+	if len(g.Ops) > few {
+		return false
+	}
+	var room [few]taking         // in the order of their shards, in which calls lock them
+	var rows [few]unsafe.Pointer // likely ones
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		b := s.limits.cached(op.Def)
+		if b == nil || !b.decides(op) {
+			return false
+		}
+		id, tag := s.hash(op.Key, b)
+		sh := &s.shards[uint32(id)&s.mask]
+		v := sh.view.Load()
+		if v == nil {
+			return false
+		}
+		rows[i] = unsafe.Pointer(v.at(v.home(id)))
+		for ; i > 0 && uintptr(unsafe.Pointer(room[i-1].sh)) > uintptr(unsafe.Pointer(sh)); i-- {
+			room[i] = room[i-1]
+		}
+		t := &room[i]
+		t.binding, t.Op, t.sh, t.id, t.tag = b, op, sh, id, tag
+	}
+	takes := room[:len(g.Ops)]
+	count := fetch(rows[0], rows[1])
+	if len(takes) > 2 {
+		fetch(rows[2], rows[3])
+	}
+	for i := range takes {
+		if i == 0 || takes[i].sh != takes[i-1].sh {
+			takes[i].sh.mu.Lock()
+		}
+	}
+	ok := takeLocked(g, takes, s.nowIn(takes[0].sh, count))
+	for i := range takes {
+		if i == 0 || takes[i].sh != takes[i-1].sh {
+			takes[i].sh.mu.Unlock()
+		}
+	}
+	return ok
+}
+
+// takeLocked is takeAll at now, once the shards are locked.
+func takeLocked(g *store.Group, takes []taking, now int64) bool {
+	allowed := true
+	for i := range takes {
+		t := &takes[i]
+		if !t.find() || !t.answer(now, t.Cost) {
+			return false
+		}
+		allowed = allowed && t.Allowed
+	}
+	for i := range takes {
+		if t := &takes[i]; allowed {
+			row := t.sh.at(t.i)
+			if row.handle&withLow != 0 {
+				t.sh.lower(t.i, now, t.Used-t.Cost*t.unit)
+			}
+			row.used, row.ts = t.Used, t.TS
+		} else if t.Allowed { // nothing is taken
+			t.answer(now, 0)
+		}
+	}
+	g.Allowed, g.Reserved, g.Err = allowed, false, nil
+	return true
+}
+
+// decides reports whether take or takeInWindow can decide an op.
+func (r *takeRule) decides(op *store.Op) bool {
+	return (r.bucket || r.windows) && op.Verb == store.VerbTake && uint64(op.Cost-1) < uint64(op.Def.Rule.Burst) && op.Floor|op.Fraction == 0
+}
+
+// find finds the row in its shard, which is locked. It returns false if the key has none
+// that is of the take's definition.
+func (t *taking) find() bool {
+	i, row := t.sh.row(t.id, t.tag)
+	t.i = i
+	return row != nil && row.handle&^withLow == t.handle && !t.sh.closed && !t.dead.Load()
+}
+
+// answer sets the answer of a take from the row. It returns false if more than the numbers
+// of the row are needed for it.
+func (t *taking) answer(now, cost int64) bool {
+	t.Answer = store.Answer{}
+	a, row, phase := &t.Answer, t.sh.at(t.i), t.sh.phases.get(t.i)
+	switch {
+	case t.bucket:
+		a.Used, a.TS, a.Remaining, a.Retry, a.Reset, a.Allowed = t.take(row.used, row.ts, now, cost)
+	case phase == 0 && t.spread:
+		return false
+	default:
+		a.Used, a.TS, a.Remaining, a.Retry, a.Reset, a.Allowed = t.takeInWindow(row.used, row.ts, now, cost, phase)
+	}
+	if a.Allowed {
+		a.Granted = cost
+	}
+	return row.handle&withLow == 0 || a.Allowed && now < t.sh.lows.at(t.i).due && a.Used > cost*t.unit
 }
 
 // take is the fast path of Op.Step for VerbTake with a cost of 1 to Burst. It
