@@ -37,9 +37,6 @@ import (
 //	used := answer(prompt) // takes less than a minute, or calls Extend
 //	_, err = limiter.Settle(ctx, d.Hold, used)
 func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes ...Take) (d Decision, err error) {
-	if len(takes) == 0 || len(takes) > store.MaxTakes {
-		return d, badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
-	}
 	made := id == ""
 	if made {
 		id = newReservation().String()
@@ -64,9 +61,9 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 		l.release(ctx, h.ID, len(takes)) // nobody else knows the id
 	}
 	if c.alone && len(c.ops) == 1 {
-		d.fillOne(g)
+		d.fillOne(g, 0)
 	} else {
-		d.fillAll(g, takes, c.own[:len(takes)])
+		d.fillAll(g, takes, c.own[:], c.named)
 	}
 	d.Allowed = err == nil && g.Allowed
 	d.setHold(g)
@@ -111,17 +108,12 @@ func (l *Limiter) changeHold(ctx context.Context, h *store.HoldCall) (d Decision
 	if err != nil {
 		return Decision{Source: store.SourceFallbackClosed}, err
 	}
-	switch n := len(g.Ops); {
-	case n == 1:
-		d.fillOne(g)
-	case n > 1:
-		d.Limits = make([]Decision, n)
-		for i := range d.Limits {
-			d.Limits[i].fill(&g.Ops[i])
-		}
-		limits := d.Limits
-		d.decideBy(g, limits)
-		d.Limits = limits
+	switch len(g.Ops) {
+	case 0:
+	case 1:
+		d.fillOne(g, 0)
+	default:
+		d.fillAll(g, nil, nil, 0)
 	}
 	d.Allowed = g.Allowed
 	d.setHold(g)
@@ -134,13 +126,6 @@ func (l *Limiter) decideHold(ctx context.Context, b *store.Batch, h *store.HoldC
 	g.Ops, g.Hold = ops, h
 	err := l.decide(ctx, b, timeout)
 	return g, err
-}
-
-// fillOne sets d to the decision of a group of one op.
-func (d *Decision) fillOne(g *store.Group) {
-	var one [1]Decision
-	one[0].fill(&g.Ops[0])
-	d.decideBy(g, one[:])
 }
 
 // setHold sets the fields of a Decision about a hold.

@@ -54,12 +54,16 @@ type Take struct {
 //		log.Printf("%s refused", d.Limit) // "user" or "tenant"; d.Limits has both
 //	}
 func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err error) {
+	d.Limits = make([]Decision, 0, 2) // TakeAll is inlined, so that this is on the caller's stack if d is
 	err = l.DoAll(ctx, &d, store.VerbTake, takes)
 	return
 }
 
 // doTake is Do for any Take.
 func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *Take) error {
+	if def := l.registry.Lookup(t.Limit); def != nil && def.Parent != "" && t.With == nil && verb != store.VerbReset {
+		return l.doGroup(ctx, d, verb, []Take{*t}, true, false)
+	}
 	var op store.Op
 	err := l.setOp(ctx, &op, verb, t)
 	if err == nil {
@@ -69,8 +73,7 @@ func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *T
 		return err
 	}
 	if op.Def.Parent != "" && verb != store.VerbReset {
-		takes := [1]Take{*t}
-		return l.doGroup(ctx, d, verb, takes[:], true, false)
+		return l.doGroup(ctx, d, verb, []Take{*t}, true, false)
 	}
 	d.reset()
 	if op.Floor == 0 && op.Def.Mode <= store.Shadow && op.Def.Shards < 2 && !isAdaptive(op.Def) { // Quick knows neither rows nor a price
@@ -90,40 +93,36 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes
 	if len(takes) != 1 && (verb > store.VerbReserve || verb == store.VerbTakeUpTo) {
 		return badField("takes", "%s asks one key at a time", verb)
 	}
-	if len(takes) == 0 || len(takes) > store.MaxTakes {
-		return badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
-	}
 	return l.doGroup(ctx, d, verb, takes, false, false)
 }
 
-// doGroup is DoAll for a checked number of takes. alone is set if the only take was not
-// passed in a list, and waits if the call is an attempt of a wait.
+// doGroup is DoAll for any takes and verb. alone is set if the only take was not passed in a
+// list, and waits if the call is an attempt of a wait.
 func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, takes []Take, alone, waits bool) error {
 	c := calls.Get().(*call)
 	defer c.end()
 	c.alone, c.waits = alone, waits
 	if err := l.prepare(ctx, c, verb, takes); err != nil {
+		d.Limits = nil
 		return err
 	}
-	b := batches.Get().(*store.Batch)
-	g, _ := b.Single()
+	g, _ := c.batch.Single()
 	g.Ops = c.ops
 	if c.reserves {
 		g.ID = newReservation()
 	}
-	err := l.decide(ctx, b, c.timeout)
+	err := l.decide(ctx, &c.batch, c.timeout)
 	if err != nil && verb == store.VerbCharge {
 		err = c.inList(err, 0)
 	}
-	d.fillAll(g, takes, c.own[:len(takes)])
+	d.fillAll(g, takes, c.own[:], c.named)
 	d.setReservation(g, err)
-	g.Ops = nil
-	batches.Put(b)
 	return err
 }
 
-// A call is the ops of takes.
+// A call is the ops of takes, and the batch of their group.
 type call struct {
+	batch    store.Batch
 	ops      []store.Op
 	own      [store.MaxTakes]int // by take: index in ops of its own limit
 	named    int                 // the first ops, which are those of takes; the others are of parents
@@ -140,9 +139,9 @@ var calls = sync.Pool{New: func() any { return &call{ops: newOps()} }}
 
 func newOps() []store.Op { return make([]store.Op, 0, store.MaxTakes+1) }
 
-// end recycles the call.
+// end recycles the call. Its ops stay as they are until next: clearing them takes longer than
+// deciding one.
 func (c *call) end() {
-	clear(c.ops[:min(len(c.ops)+1, cap(c.ops))])
 	c.ops, c.timeout, c.reserves, c.holds, c.waits = c.ops[:0], 0, false, false, false
 	calls.Put(c)
 }
@@ -150,7 +149,11 @@ func (c *call) end() {
 // prepare adds the ops of takes to an empty call, and then those of their limits'
 // parents. Ops on the same limit and key become one.
 func (l *Limiter) prepare(ctx context.Context, c *call, verb store.Verb, takes []Take) error {
+	if len(takes) == 0 || len(takes) > store.MaxTakes {
+		return badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
+	}
 	c.reserves = verb == store.VerbReserve
+	parents := false
 	for i := range takes {
 		op := c.next()
 		err := l.setOp(ctx, op, verb, &takes[i])
@@ -158,17 +161,19 @@ func (l *Limiter) prepare(ctx context.Context, c *call, verb store.Verb, takes [
 			err = c.check(op.Def, verb)
 		}
 		if err == nil {
-			op.Takes, op.Bounded = 1<<i, c.waits
+			op.Takes, op.Bounded, parents = 1<<i, c.waits, parents || op.Def.Parent != ""
 			c.own[i], err = c.add(op, true)
 		}
 		if err != nil {
 			return c.inList(err, i)
 		}
 	}
-	c.named = len(c.ops)
+	if c.named = len(c.ops); !parents || verb == store.VerbReset {
+		return nil
+	}
 	for i := range takes {
 		own := &c.ops[c.own[i]]
-		if own.Def.Parent == "" || verb == store.VerbReset {
+		if own.Def.Parent == "" {
 			continue
 		}
 		if err := l.addParents(c, own, takes[i].Cost, i); err != nil {
@@ -190,7 +195,11 @@ func (c *call) check(d *store.Definition, verb store.Verb) error {
 }
 
 // next returns a zero op after the last one, for add.
-func (c *call) next() *store.Op { return &c.ops[:len(c.ops)+1][len(c.ops)] }
+func (c *call) next() *store.Op {
+	op := &c.ops[:len(c.ops)+1][len(c.ops)]
+	*op = store.Op{}
+	return op
+}
 
 // addParents adds the ops of the parents of take i, whose own op is op.
 func (l *Limiter) addParents(c *call, op *store.Op, cost int64, i int) error {
@@ -233,7 +242,6 @@ func (c *call) add(op *store.Op, named bool) (int, error) {
 		if same.Cost += op.Cost; same.Cost > store.MaxInt {
 			return i, badField("cost", "the costs of limit %s add up to more than 2^53-1", op.Def.Name)
 		}
-		*op = store.Op{}
 		return i, nil
 	}
 	if len(c.ops) == store.MaxTakes {
@@ -304,38 +312,46 @@ func (c *call) inList(err error, i int) error {
 }
 
 // fillAll sets d to the decision of the limit that decides the group, and d.Limits to the
-// decisions of the takes and then of the parents. own has the index of each take's own
-// op.
-func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
-	var isOwn [store.MaxTakes]bool
-	parents := len(g.Ops)
-	for _, at := range own {
-		if !isOwn[at] {
-			isOwn[at] = true
-			parents--
+// decisions of the takes and then of the parents. own has the index of each take's own op,
+// and the ops from named on are those of parents. d.Limits is only sliced, so that it may be
+// on the caller's stack.
+func (d *Decision) fillAll(g *store.Group, takes []Take, own []int, named int) {
+	n := len(takes) + len(g.Ops) - named
+	if cap(d.Limits) < n {
+		d.Limits = make([]Decision, n)
+	}
+	d.Limits = d.Limits[:n]
+	var top, decides int // indexes of the decision and the op that decide
+	for i := range d.Limits {
+		e, at := &d.Limits[i], named+i-len(takes)
+		if i < len(takes) {
+			at = own[i]
+		}
+		e.reset()
+		if e.fill(&g.Ops[at]); i < len(takes) {
+			e.Cost = takes[i].Cost
+			e.Granted = min(e.Granted, e.Cost)
+		}
+		if i == 0 || e.decidesOver(&d.Limits[top], g.Allowed) {
+			top, decides = i, at
 		}
 	}
-	n := len(takes) + parents
-	limits := slices.Grow(d.Limits[:0], n)[:n]
-	clear(limits)
-	for i := range takes {
-		e := &limits[i]
-		e.fill(&g.Ops[own[i]])
-		e.Cost = takes[i].Cost
-		e.Granted = min(e.Granted, e.Cost)
+	d.fillOne(g, decides)
+	d.Cost, d.Granted, d.Delay = d.Limits[top].Cost, d.Limits[top].Granted, us(g.Due())
+	if len(takes) == 1 {
+		d.Granted = d.Limits[0].Granted
 	}
-	next := len(takes)
-	for i := range g.Ops {
-		if !isOwn[i] {
-			limits[next].fill(&g.Ops[i])
-			next++
-		}
+}
+
+// fillOne sets d to the decision of the op that decides a group, but for Limits.
+func (d *Decision) fillOne(g *store.Group, decides int) {
+	d.Reservation, d.Hold, d.Expires, d.Repeated = Reservation{}, "", time.Time{}, false
+	d.fill(&g.Ops[decides])
+	if d.Allowed = g.Allowed; !d.Allowed && !d.Never && slices.ContainsFunc(g.Ops, func(op store.Op) bool {
+		return op.Def.Override != nil && op.Def.Override.Until != 0 && op.Def.Mode != store.Blocked
+	}) {
+		d.RetryIsBound = true // an op that is allowed now may be refused once its override has ended
 	}
-	d.decideBy(g, limits)
-	if d.Limits = limits; len(takes) == 1 {
-		d.Granted = limits[0].Granted
-	}
-	d.Delay = us(g.Due())
 }
 
 // namedPlan returns the definition of a plan that a caller names. The error is a
@@ -351,22 +367,6 @@ func namedPlan(d *store.Definition, name string) (*store.Definition, error) {
 		return nil, badField("plan", "callers may not name plan %s of limit %s; keys have it by an override alone", name, d.Name)
 	}
 	return plan, nil
-}
-
-// decideBy sets d to the decision of the limit that decides a group, without Limits.
-func (d *Decision) decideBy(g *store.Group, limits []Decision) {
-	top := 0
-	for i := range limits {
-		if limits[i].decidesOver(&limits[top], g.Allowed) {
-			top = i
-		}
-	}
-	*d = limits[top]
-	if d.Allowed = g.Allowed; !d.Allowed && !d.Never && slices.ContainsFunc(g.Ops, func(op store.Op) bool {
-		return op.Def.Override != nil && op.Def.Override.Until != 0 && op.Def.Mode != store.Blocked
-	}) {
-		d.RetryIsBound = true // an op that is allowed now may be refused once its override has ended
-	}
 }
 
 // decidesOver reports whether e decides the call rather than top: the latest retry

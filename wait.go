@@ -47,9 +47,6 @@ func (l *Limiter) DoWait(ctx context.Context, d *Decision, takes []Take, within 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if len(takes) == 0 || len(takes) > store.MaxTakes {
-		return badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
-	}
 	c := call{ops: newOps(), alone: len(takes) == 1, waits: true}
 	if err := l.prepare(ctx, &c, store.VerbTake, takes); err != nil {
 		return err
@@ -110,7 +107,7 @@ func (w *wait) reserve(ctx context.Context) error {
 }
 
 func (w *wait) fill(g *store.Group) {
-	w.d.fillAll(g, w.takes, w.c.own[:len(w.takes)])
+	w.d.fillAll(g, w.takes, w.c.own[:], w.c.named)
 	w.d.setReservation(g, nil)
 	if len(w.d.Limits) == 1 {
 		w.d.Limits = nil

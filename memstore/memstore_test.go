@@ -65,17 +65,37 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-func TestTakeDoesNotAllocate(t *testing.T) {
-	l, err := dipwell.New(open(t, memstore.Config{}), store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 1 << 20})
+// Takes of one limit and of two do not allocate, nor do those of a limit with a parent into a
+// Decision that is used again.
+func TestTakesDoNotAllocate(t *testing.T) {
+	limit := store.Limit{Name: "org", Rate: 1, Period: time.Hour, Burst: 1 << 20}
+	child := limit
+	child.Name, child.Parent = "user", "org"
+	l, err := dipwell.New(open(t, memstore.Config{}), limit, child)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := testing.AllocsPerRun(5000, func() {
-		if _, err := l.Take(t.Context(), "l", "k", 1); err != nil {
-			t.Error(err)
+	var reused dipwell.Decision
+	for name, call := range map[string]func() error{
+		"Take": func() error { _, err := l.Take(t.Context(), "org", "a", 1); return err },
+		"Take with parents": func() error {
+			return l.Do(t.Context(), &reused, store.VerbTake, dipwell.Take{Limit: "user", Key: "a/b", Cost: 1})
+		},
+		"TakeAll": func() error {
+			d, err := l.TakeAll(t.Context(), dipwell.Take{Limit: "org", Key: "a", Cost: 1}, dipwell.Take{Limit: "org", Key: "b", Cost: 1})
+			if len(d.Limits) != 2 {
+				t.Errorf("%d limits", len(d.Limits)) // not d, which would then escape
+			}
+			return err
+		},
+	} {
+		if n := testing.AllocsPerRun(5000, func() {
+			if err := call(); err != nil {
+				t.Error(err)
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
 		}
-	}); n != 0 {
-		t.Errorf("%v allocations a Take", n)
 	}
 }
 

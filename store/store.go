@@ -99,14 +99,19 @@ type Op struct {
 	// Verb is the operation. All ops of a group have the same verb; see type Verb for those
 	// that may be in a group of several.
 	Verb Verb
-	// Cost is in tokens, 0 to MaxInt. An op of cost 0 takes nothing and makes no row: it
-	// reads the bucket. VerbReset ignores the cost.
-	Cost int64
 	// Bounded refuses a VerbReserve whose delay would be longer than MaxDelay. Retry of the
 	// refusal is then the time until the delay would be short enough. With it, a Wait that
 	// would last beyond its deadline is refused at once and takes nothing. A Limiter sets it
 	// for all attempts of a wait: a refusal then begins no block, whatever the verb is.
 	Bounded bool
+	// Takes has a bit for each take of the call that the op is a part of, from the lowest: a
+	// take is an op of its own limit and one of each parent, and ops of the same limit and
+	// key are one. Settling a hold has a cost for each take, and finds its ops by these
+	// bits. If it is 0 when a hold is made, each op is a take.
+	Takes uint16
+	// Cost is in tokens, 0 to MaxInt. An op of cost 0 takes nothing and makes no row: it
+	// reads the bucket. VerbReset ignores the cost.
+	Cost int64
 	// MaxDelay is in µs, 0 or more. At 0 only free tokens are reserved. Without Bounded it
 	// means nothing.
 	MaxDelay int64
@@ -119,11 +124,6 @@ type Op struct {
 	// Floor. 0 is all of the rate. With other verbs it must be 0. A Limiter sets it for
 	// adaptive limits.
 	Fraction int64
-	// Takes has a bit for each take of the call that the op is a part of, from the lowest: a
-	// take is an op of its own limit and one of each parent, and ops of the same limit and
-	// key are one. Settling a hold has a cost for each take, and finds its ops by these
-	// bits. If it is 0 when a hold is made, each op is a take.
-	Takes uint16
 	// Phase says where the windows of Key begin if they are spread, or is 0 if that
 	// is not known yet: computing it costs more than the rest of a decision. Set it
 	// to 0 when you change Key, or Def to another limit.
@@ -155,6 +155,12 @@ type Answer struct {
 	// enforcing it would have refused. Nothing was taken, and Retry is what the
 	// refusal would have said.
 	Shadow bool
+	// Bound means that Retry is not exact. The key has live holds, and the call may be
+	// allowed before Retry, if one of them is settled to less than it took. Or the override
+	// that decided ends: then Retry is at most the time until that, and the call may be
+	// refused once more. Or the row stays under another definition than the one that
+	// decided, because less comes back under that one.
+	Bound bool
 	// Source is what made the answer. A store leaves it 0, SourceStore.
 	Source Source
 	// Granted is the number of tokens taken: the cost, or after VerbTakeUpTo perhaps fewer.
@@ -174,13 +180,6 @@ type Answer struct {
 	// Delay is the time in µs until what was reserved is due, 0 if the tokens were
 	// free. The group is due after the longest Delay of its ops.
 	Delay int64
-	// Bound means that Retry is not exact. The key has live holds, and the call may be
-	// allowed before Retry, if one of them is settled to less than it took. Or the override
-	// that decided ends: then Retry is at most the time until that, and the call may be
-	// refused once more. Or the row stays under another definition than the one that
-	// decided, because less comes back under that one.
-	Bound bool
-
 	// Used and TS are the row under Op.Def: Used units at the time TS, in µs. Decorators
 	// compute later states from them. TS is 0 if the store does not return them.
 	Used, TS int64
