@@ -21,16 +21,14 @@ const (
 	lockTimeout = "lock_timeout"
 	laneWait    = 10 * time.Millisecond // how long a lane waits for a row lock that another transaction holds
 	sortWait    = 2 * time.Millisecond  // the same for the sorter, whose rows were already locked for laneWait
-	maxLanes    = 64
 )
 
-// openLanes opens a pool of one connection for each of n lanes and spare more,
-// and two more that look after rows which other transactions have locked. They
-// connect as the store's own pool does: spare lanes at once, the others when they
-// are needed. In the URL of Open, pool_max_conns is the sum of n and spare, and
+// openLanes opens a pool of one connection for each of n lanes, and two more that
+// look after rows which other transactions have locked. They connect when they
+// are needed. In the URL of Open, pool_max_conns is the most lanes, and
 // lock_timeout is how long lanes wait for a lock. A program's own pool has them
 // for its own transactions.
-func (s *Store) openLanes(ctx context.Context, n, spare int) (store.Lanes, error) {
+func (s *Store) openLanes(ctx context.Context, n int) (store.Lanes, error) {
 	config := s.db.(*pgxpool.Pool).Config()
 	config.MinConns, config.MinIdleConns = 0, 0
 	wait := laneWait
@@ -41,24 +39,18 @@ func (s *Store) openLanes(ctx context.Context, n, spare int) (store.Lanes, error
 		if wait, err = lockWaitOf(config); err != nil {
 			return store.Lanes{}, err
 		}
-		n, spare = lanesOf(config.ConnString(), n, spare)
+		n = lanesOf(config.ConnString(), n)
 	}
 	p := &lanePools{pooler: pooler{report: s.report}}
-	l := store.Lanes{Spare: spare, LockWait: wait}
+	l := store.Lanes{LockWait: wait}
 	if wait > 0 {
 		l.Sorter = s.With(p.open(ctx, p.bound(config, sortWait)))
 		l.Quarantine = p.quarantine(ctx, config, s).apply
 		config = p.bound(config, wait)
 	}
-	first := len(p.pools)
-	for i := range n + spare {
-		if i == n {
-			config = config.Copy()
-			config.MinConns = 1
-		}
+	for range n {
 		l.Stores = append(l.Stores, s.lane(p.open(ctx, config)))
 	}
-	l.Connected = func(i int) bool { return p.pools[first+i].Stat().IdleConns() > 0 }
 	l.Close = func() error {
 		s.lanes.Delete(p)
 		p.close()
@@ -79,18 +71,12 @@ func (s *Store) lane(db DB) *Store {
 	return c
 }
 
-// lanesOf returns the number of lanes and of spare lanes. If the URL has pool_max_conns,
-// that is their sum.
-func lanesOf(url string, n, spare int) (int, int) {
-	if !strings.Contains(url, "pool_max_conns") {
-		return n, spare
+// lanesOf returns n, or what pool_max_conns in the URL says if that is less.
+func lanesOf(url string, n int) int {
+	if config, err := pgxpool.ParseConfig(url); err == nil && strings.Contains(url, "pool_max_conns") {
+		return min(n, int(config.MaxConns))
 	}
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil { // cannot happen: the store's pool was made from this URL
-		return n, spare
-	}
-	all := int(min(config.MaxConns, maxLanes))
-	return min(n, all), max(0, all-n)
+	return n
 }
 
 // lockWaitOf returns how long lanes wait for a lock.

@@ -6,15 +6,11 @@ import (
 	"time"
 )
 
-// TestLanesOfTheURL: pool_max_conns is the number of lanes, spare ones included.
+// TestLanesOfTheURL: pool_max_conns is the most lanes.
 func TestLanesOfTheURL(t *testing.T) {
-	const n, spare = 2, 4
-	for url, want := range map[string][2]int{
-		"postgres://u@h/d": {n, spare}, "postgres://u@h/d?pool_max_conns=1": {1, 0}, "postgres://u@h/d?pool_max_conns=2": {2, 0},
-		"postgres://u@h/d?pool_max_conns=7": {n, 7 - n}, "postgres://u@h/d?pool_max_conns=700": {n, maxLanes - n},
-	} {
-		if n, spare := lanesOf(url, n, spare); n != want[0] || spare != want[1] {
-			t.Errorf("%s: %d lanes and %d spare; want %v", url, n, spare, want)
+	for url, want := range map[string]int{"postgres://u@h/d": 2, "postgres://u@h/d?pool_max_conns=1": 1, "postgres://u@h/d?pool_max_conns=7": 2} {
+		if n := lanesOf(url, 2); n != want {
+			t.Errorf("%s: %d lanes; want %d", url, n, want)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func TestLockWaitOfLanes(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = s.Close() })
 		}
-		lanes, err := s.Abilities().Lanes(ctx, 1, 0)
+		lanes, err := s.Abilities().Lanes(ctx, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

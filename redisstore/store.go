@@ -253,7 +253,7 @@ func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s.cat, Keys: s.keys, Now: s.now, Ready: s.ready, Metrics: s.metrics,
 		Overrides: overrides{s}, Audit: trail{s, &catalog.Changes}, TopKeys: trail{s, &catalog.TopHours}, Minutes: trail{s, &catalog.Minutes}, Usage: usage{s}, Holds: s.keyHolds, Sweep: s.sweep,
-		Lanes: func(_ context.Context, n, _ int) (store.Lanes, error) {
+		Lanes: func(_ context.Context, n int) (store.Lanes, error) {
 			return store.Lanes{Stores: slices.Repeat([]store.Store{s}, n)}, nil
 		},
 	}

@@ -78,7 +78,7 @@ func layers(t *testing.T, now *int64) (s store.Store, closeAll func()) {
 		s = next
 	}
 	model := limittest.NewModel(func() int64 { return *now })
-	put(coalesce.New(store.Lanes{Stores: []store.Store{model, model, model}, Spare: 1}, coalesce.Config{}))
+	put(coalesce.New(store.Lanes{Stores: []store.Store{model, model}}, coalesce.Config{}))
 	put(away.NewBreaker(s, away.BreakerConfig{}))
 	put(denycache.New(s, denycache.Config{Clock: clock, MaxAge: time.Hour}))
 	put(lease.New(s, lease.Config{}))
@@ -98,8 +98,8 @@ type withLanes struct{ *limittest.Model }
 func (s *withLanes) Abilities() store.Abilities {
 	ab := s.Model.Abilities()
 	ab.Store = s
-	ab.Lanes = func(_ context.Context, n, spare int) (store.Lanes, error) {
-		return store.Lanes{Stores: slices.Repeat([]store.Store{s}, n+spare), Spare: spare}, nil
+	ab.Lanes = func(_ context.Context, n int) (store.Lanes, error) {
+		return store.Lanes{Stores: slices.Repeat([]store.Store{s}, n)}, nil
 	}
 	return ab
 }

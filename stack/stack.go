@@ -105,10 +105,6 @@ type Options struct {
 const (
 	maxLanes       = 64
 	defaultTimeout = 5 * time.Second
-
-	// Spare lanes take lone calls while the database is far from busy. Four of them do as
-	// well as twelve, and each is a connection that is always open.
-	spareLanes = 4
 )
 
 // defaultLanes returns how many batches a store decides at one time. With more lanes than
@@ -216,7 +212,7 @@ func (t *Stack) coalesce(ctx context.Context, s store.Store, o *Options) error {
 	case n == 0:
 		n = defaultLanes()
 	}
-	lanes, err := open(ctx, n, spareLanes)
+	lanes, err := open(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -232,7 +228,7 @@ func (t *Stack) coalesce(ctx context.Context, s store.Store, o *Options) error {
 		return err
 	}
 	t.put(coalesced, coalesced.Close)
-	t.Lanes = len(lanes.Stores) - lanes.Spare
+	t.Lanes = len(lanes.Stores)
 	return nil
 }
 

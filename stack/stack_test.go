@@ -25,10 +25,10 @@ var service = stack.Options{Breaker: true, DenyMaxAge: time.Second, Leases: true
 // remembers which Apply each batch came through.
 type remote struct {
 	*memstore.Store
-	n, spare int
-	crossed  *atomic.Pointer[[]string]
-	closed   *[]string
-	fail     error
+	n       int
+	crossed *atomic.Pointer[[]string]
+	closed  *[]string
+	fail    error
 }
 
 func newRemote(t testing.TB, now func() int64) *remote {
@@ -47,12 +47,12 @@ func (r *remote) Abilities() store.Abilities {
 	return ab
 }
 
-func (r *remote) lanes(_ context.Context, n, spare int) (store.Lanes, error) {
+func (r *remote) lanes(_ context.Context, n int) (store.Lanes, error) {
 	if r.fail != nil {
 		return store.Lanes{}, r.fail
 	}
-	r.n, r.spare = n, spare
-	return store.Lanes{Stores: slices.Repeat([]store.Store{r}, n+spare), Spare: spare, Close: func() error {
+	r.n = n
+	return store.Lanes{Stores: slices.Repeat([]store.Store{r}, n), Close: func() error {
 		*r.closed = append(*r.closed, "lanes")
 		return nil
 	}}, nil
@@ -181,8 +181,8 @@ func TestStoresWithoutLanes(t *testing.T) {
 func TestLanes(t *testing.T) {
 	for asked, want := range map[int]int{1: 1, 7: 7, 64: 64} {
 		r := newRemote(t, nil)
-		if st := build(t, r, stack.Options{Lanes: asked}); r.n != want || st.Lanes != want || r.spare == 0 {
-			t.Errorf("Lanes %d: %d were opened and %d spare ones, and the stack has %d", asked, r.n, r.spare, st.Lanes)
+		if st := build(t, r, stack.Options{Lanes: asked}); r.n != want || st.Lanes != want {
+			t.Errorf("Lanes %d: %d were opened, and the stack has %d", asked, r.n, st.Lanes)
 		}
 	}
 	r := newRemote(t, nil)

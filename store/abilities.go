@@ -112,9 +112,9 @@ type Abilities struct {
 	// QuickSource is the Source of the answers of Quick.
 	QuickSource Source
 
-	// Lanes opens n lanes and spare more, for calls that share batches: see Lanes.
-	// It may return fewer. If it is nil, calls are not sent together.
-	Lanes func(ctx context.Context, n, spare int) (Lanes, error)
+	// Lanes opens n lanes for calls that share batches: see Lanes. It may return fewer. If it
+	// is nil, calls are not sent together.
+	Lanes func(ctx context.Context, n int) (Lanes, error)
 
 	// InProcess is true if Apply waits for nothing outside this process: a limit's
 	// Timeout is not needed then.

@@ -18,7 +18,7 @@ func (a *able) Abilities() store.Abilities {
 		Quick: func(*store.Definition, string, store.Verb, int64, bool) (store.QuickAnswer, *sync.Mutex, bool) {
 			return store.QuickAnswer{}, nil, true
 		},
-		Lanes:     func(context.Context, int, int) (store.Lanes, error) { return store.Lanes{}, nil },
+		Lanes:     func(context.Context, int) (store.Lanes, error) { return store.Lanes{}, nil },
 		InProcess: true,
 	}
 }

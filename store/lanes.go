@@ -13,16 +13,6 @@ type Lanes struct {
 	// locks rows must lock those of a batch in one order.
 	Stores []Store
 
-	// Spare is how many of Stores, counted from the end, take lone calls while the store
-	// is far from busy. No call waits for them. It is at least 0 and less than
-	// len(Stores).
-	Spare int
-
-	// Connected reports whether Stores[i], a spare lane, can decide without opening a
-	// connection first. If it cannot, calls wait for another lane. Nil means that all
-	// can.
-	Connected func(i int) bool
-
 	// LockWait is how long a lane waits for a row that another transaction has locked. Then
 	// it gives up, with ErrLocked for the groups that need the row, or for all groups of its
 	// statement. Default 10 ms.

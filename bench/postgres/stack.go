@@ -75,7 +75,7 @@ func (b *bench) stacked(ctx context.Context) error {
 	defer p.close()
 	defer func() { _ = s.Close() }()
 	fmt.Fprintf(&b.out, "## The stack of `dipwell serve`, all logged\n\n")
-	fmt.Fprintf(&b.out, "\"%s\" is what serve builds around a store (fallback, denycache, breaker, coalesce over %s and spare ones), called in the process by so many goroutines. Its rivals have as many connections as they did best with in a round of their own, and a caller for each. \"%s\" has a connection for each caller, at most 64.\n\n",
+	fmt.Fprintf(&b.out, "\"%s\" is what serve builds around a store (fallback, denycache, breaker, coalesce over %s), called in the process by so many goroutines. Its rivals have as many connections as they did best with in a round of their own, and a caller for each. \"%s\" has a connection for each caller, at most 64.\n\n",
 		stackName, plural(s.Lanes, "lane"), takeName)
 	onStack := contender{name: stackName, open: p.schema.all(s.limiter), ours: true}
 	for _, t := range stackTargets {

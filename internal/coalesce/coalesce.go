@@ -16,10 +16,6 @@
 // row most calls share. It may touch rows of other lanes, so inner stores that lock
 // rows must lock those of a batch in one order; otherwise two lanes can deadlock.
 //
-// With Lanes.Spare some lanes have no queue. While few statements are in flight,
-// they take calls that would otherwise wait. Near capacity they stay idle, because
-// calls that share a statement cost less.
-//
 // A caller whose context ends returns at once, without effect on others. If its
 // call was queued, it is removed and was not charged. If it was already sent, the
 // error is store.ErrOutcomeUnknown, and the statement goes on: a statement that is
@@ -109,8 +105,6 @@ const (
 type Store struct {
 	*settings
 	lanes      []*lane
-	queued     int // number of lanes with a queue, which come first in lanes
-	spare      credits
 	quarantine *quarantine // nil if not configured
 	seed       maphash.Seed
 	busy       atomic.Int32 // lanes with a statement in flight
@@ -126,7 +120,7 @@ func New(lanes store.Lanes, c Config) (*Store, error) {
 	if err := set.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{settings: set, seed: maphash.MakeSeed(), quarantine: newQuarantine(set), queued: len(lanes.Stores) - lanes.Spare}
+	s := &Store{settings: set, seed: maphash.MakeSeed(), quarantine: newQuarantine(set)}
 	for _, inner := range lanes.Stores {
 		s.lanes = append(s.lanes, &lane{store: inner, settings: set, base: set.now(), allBusy: &s.busy, peak: &s.peak, quarantine: s.quarantine})
 	}
@@ -149,8 +143,6 @@ func (s *settings) check() error {
 		return fmt.Errorf("coalesce: %d lanes; want 1 to %d", n, maxLanes)
 	case slices.Contains(s.Stores, nil):
 		return fmt.Errorf("coalesce: lane %d is nil", slices.Index(s.Stores, nil))
-	case s.Spare < 0 || s.Spare >= n:
-		return fmt.Errorf("coalesce: Spare %d of %d lanes; at least one lane must not be spare", s.Spare, n)
 	case s.Timeout < 0:
 		return fmt.Errorf("coalesce: Timeout %v is negative", s.Timeout)
 	case (s.Sorter == nil) != (s.Quarantine == nil):
@@ -266,21 +258,15 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 // takes the first idle one, whose connection is the warmest. own is nil if the calls are
 // of several lanes.
 func (s *Store) idleFor(own *lane) *lane {
-	busy := int(s.busy.Load())
-	if own == nil || busy == len(s.lanes) || own.hasQueue() {
+	if own == nil || int(s.busy.Load()) == len(s.lanes) || own.hasQueue() {
 		return nil
 	}
-	for _, l := range s.lanes[:s.queued] {
+	for _, l := range s.lanes {
 		if l.acquire() {
-			s.spare.add(busy < lowLoad*s.queued)
 			return l
 		}
 	}
-	if s.queued == len(s.lanes) {
-		return nil
-	}
-	s.spare.add(busy < lowLoad*s.queued)
-	return s.spareLane()
+	return nil
 }
 
 // laneOf returns the lane of a group. While the peak is low, that is the first lane that
@@ -290,12 +276,12 @@ func (s *Store) idleFor(own *lane) *lane {
 // would wait for each other in two lanes. With three levels and 512 callers, a decision
 // would then cost twice the processor time.
 func (s *Store) laneOf(g *store.Group) *lane {
-	n := uint64(s.queued)
+	n := uint64(len(s.lanes))
 	if n == 1 {
 		return s.lanes[0]
 	}
 	if s.peak.low() {
-		for _, l := range s.lanes[:n] {
+		for _, l := range s.lanes {
 			if !l.olderThan(stuckAfter) {
 				return l
 			}
@@ -320,7 +306,7 @@ func (s *Store) laneOf(g *store.Group) *lane {
 // laneFrom returns the first lane from the given one on that does not hang. If all hang, it
 // returns the given one.
 func (s *Store) laneFrom(at uint64) *lane {
-	n := uint64(s.queued)
+	n := uint64(len(s.lanes))
 	for i := range n {
 		if l := s.lanes[(at+i)%n]; !l.hangs.Load() {
 			return l

@@ -682,7 +682,6 @@ func TestBadConfig(t *testing.T) {
 	for want, lanes := range map[string]store.Lanes{
 		"0 lanes":  {},
 		"is nil":   {Stores: []store.Store{g, nil}},
-		"Spare":    {Stores: []store.Store{g}, Spare: 1},
 		"Sorter":   {Stores: []store.Store{g}, Sorter: g},
 		"LockWait": {Stores: []store.Store{g}, LockWait: -1},
 	} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -183,54 +182,6 @@ func TestAllQueuedContextsEnd(t *testing.T) {
 		two.finish <- outcome{}
 		b.leaver.turn(t)
 		b.other.turn(t)
-		b.idle(t)
-	})
-}
-
-// slowConnect is a spare lane that never has a connection. Its first use of
-// connected blocks until the test lets it continue.
-type slowConnect struct {
-	*gate
-	first           sync.Once
-	blocked, resume chan struct{}
-}
-
-func (l *slowConnect) connected(int) bool {
-	l.first.Do(func() {
-		l.blocked <- struct{}{}
-		<-l.resume
-	})
-	return false
-}
-
-// TestContextEndsAsTheLaneIsAcquired checks a call that makes the lane busy, because it
-// became idle, just when its context ends. Its statement goes on, and the calls queued
-// behind it are decided.
-func TestContextEndsAsTheLaneIsAcquired(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &queuedPair{gate: newGate()}
-		spare := &slowConnect{gate: newGate(), blocked: make(chan struct{}), resume: make(chan struct{})}
-		b.store = newStoreWithLanes(t, coalesce.Config{}, store.Lanes{Stores: []store.Store{b.gate, spare}, Spare: 1, Connected: spare.connected})
-		addCredits(t, b.store, b.gate)
-		first := ask(b.store, "a")
-		one := <-b.gate.arrived
-		leader := ask(b.store, "b")
-		<-spare.blocked // the leader found no idle lane
-		one.finish <- outcome{}
-		first.turn(t)
-		close(spare.resume)
-		synctest.Wait() // for the leader to have the lane
-		follower := ask(b.store, "c")
-		leader.cancel()
-		leader.fails(t, context.Canceled)
-		two := <-b.gate.arrived
-		if !slices.Equal(two.keys, []string{"b"}) || two.ctx.Err() != nil {
-			t.Errorf("asked about %v under a context that has %v", two.keys, two.ctx.Err())
-		}
-		two.finish <- outcome{}
-		three := <-b.gate.arrived
-		three.finish <- outcome{}
-		follower.turn(t)
 		b.idle(t)
 	})
 }

@@ -93,8 +93,6 @@ func soak(t *testing.T, seed uint64, locks bool) {
 	for i := range lanes.Stores {
 		lanes.Stores[i] = newMoody()
 	}
-	lanes.Connected = func(i int) bool { return lanes.Stores[i].(*unreliable).chance() > 0.1 }
-	lanes.Spare = rnd.IntN(len(lanes.Stores))
 	c := coalesce.Config{Timeout: soakTimeout, MaxBatch: 1 + rnd.IntN(64)}
 	if locks {
 		lanes.LockWait, lanes.Sorter, lanes.Quarantine = 5*time.Millisecond, newMoody(), newMoody().applyWithin

@@ -20,11 +20,10 @@ type origin struct {
 	told  []*grant // those of them that the coalescer heard of before the call ended
 }
 
-// coalesced puts the coalescer in front of the store: one lane with a queue, and one for
-// lone calls.
+// coalesced puts the coalescer in front of the store.
 func (c *client) coalesced() {
 	p := c.p
-	s := must(coalesce.New(store.Lanes{Stores: []store.Store{c.store, c.store}, Spare: 1}, coalesce.Config{
+	s := must(coalesce.New(store.Lanes{Stores: []store.Store{c.store}}, coalesce.Config{
 		MaxBatch: 8, MaxQueue: 32, Timeout: 700 * time.Millisecond, Of: c.store,
 		// It is later than any machine's clock, so that no deadline of a context passes.
 		Clock: func() time.Time { return time.Unix(1<<34, p.monotonic()*1000) },
