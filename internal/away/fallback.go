@@ -46,11 +46,9 @@ const (
 // Plans decide here as in the store, and so does the override of a key, if an answer of
 // the store had it. Holds that are made here are known only here, and are settled and
 // extended here, also after the store works again; a concurrency limit starts empty.
-// Settling or extending a hold of the store while it fails is an error. A hold may be
-// repeated with its id in all cases: a hold of the store is repeated here while the store
-// fails, and one that was made here is repeated here after the store works again. But if
-// the store made a hold and its answer was lost, the hold is not known here, and is made
-// again.
+// Settling or extending a hold of the store while it fails is an error. A hold that was made
+// here is repeated here with its id, also after the store works again. A hold of the store is
+// not known here: asked for again while the store fails, it is made a second time.
 //
 // A call with several keys is all or nothing here too. If one of its limits fails closed,
 // the call fails. Limits that fail open allow their part. A reservation made here is
@@ -65,7 +63,6 @@ type Fallback struct {
 	offset atomic.Int64 // µs from clock to the inner store's clock, or slightly less; unknown before the first answer
 
 	overrides overrides
-	made      made
 	open      openTakes
 
 	registry *store.Registry // limits of the inner store; nil if it has none
@@ -85,8 +82,7 @@ func NewFallback(inner store.Store, c FallbackConfig) (*Fallback, error) {
 		c.MaxKeys = defaultKeys
 	}
 	s := &Fallback{inner: inner, clock: c.Clock}
-	s.open.calls = bounded.Map[string, takesOf]{Most: maxMade / 2, Keep: s.isLiveHere}
-	s.made.holds = bounded.Map[string, *madeHold]{Most: maxMade / 2, Keep: func(_ string, h *madeHold) bool { return !h.ended && h.expires > s.now() }}
+	s.open.calls = bounded.Map[string, takesOf]{Most: maxOpen / 2, Keep: s.isLiveHere}
 	if s.clock == nil {
 		start := time.Now()
 		s.clock = func() int64 { return time.Since(start).Microseconds() }
@@ -143,15 +139,14 @@ func (s *Fallback) learnOffset(at, sent, now int64) {
 
 // Apply sends the batch to the inner store and decides the groups that fail.
 func (s *Fallback) Apply(ctx context.Context, b *store.Batch) error {
-	for i := range b.Groups {
-		if b.Groups[i].Hold != nil {
-			return s.applyHolds(ctx, b)
-		}
+	rest, at := s.repeat(b)
+	if len(rest.Groups) == 0 {
+		return nil
 	}
 	sent := s.clock()
-	err := s.inner.Apply(ctx, b)
-	for i := range b.Groups {
-		g := &b.Groups[i]
+	err := s.inner.Apply(ctx, rest)
+	for i := range rest.Groups {
+		g := &rest.Groups[i]
 		if err != nil {
 			g.Err = err
 		}
@@ -160,6 +155,9 @@ func (s *Fallback) Apply(ctx context.Context, b *store.Batch) error {
 		} else {
 			g.Err = s.decide(g, g.Err)
 		}
+	}
+	for i, of := range at {
+		b.Groups[of] = rest.Groups[i]
 	}
 	return nil
 }

@@ -199,13 +199,12 @@ func TestHoldsBesideOpenLimits(t *testing.T) {
 	}
 }
 
-// TestHoldsAreRepeated checks that the id of a hold is an idempotency key, whoever made the
-// hold and whoever is asked again.
+// TestHoldsAreRepeated checks that the id of a hold is an idempotency key for who made it.
 func TestHoldsAreRepeated(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		made, again error // of the store
-	}{{"here, and then the store is back", errDown, nil}, {"here twice", errDown, errDown}, {"by the store, which is away then", nil, errDown}, {"by the store twice", nil, nil}} {
+	}{{"here, and then the store is back", errDown, nil}, {"here twice", errDown, errDown}, {"by the store twice", nil, nil}} {
 		t.Run(c.name, func(t *testing.T) {
 			p := beginPlans(t)
 			hold := func(id string, n int64) (dipwell.Decision, error) {
@@ -277,24 +276,6 @@ func TestHoldIDInAnotherCall(t *testing.T) {
 	}
 }
 
-// TestHoldOfOtherTakes checks that a hold of the store is not repeated for a call that has
-// other takes of the same key with the same sum: they are settled to other costs.
-func TestHoldOfOtherTakes(t *testing.T) {
-	p := beginPlans(t)
-	take := func(n int64) dipwell.Take { return dipwell.Take{Limit: "api", Key: "k", Cost: n} }
-	if d, err := p.l.Hold(t.Context(), time.Minute, "job", take(1), take(2)); err != nil || !d.Allowed {
-		t.Fatal(d, err)
-	}
-	for _, p.inner.fail = range []error{nil, errDown} {
-		if d, err := p.l.Hold(t.Context(), time.Minute, "job", take(3)); !errors.Is(err, store.ErrHoldConflict) {
-			t.Errorf("the store answers %v: %+v %v", p.inner.fail, d, err)
-		}
-		if d, err := p.l.Hold(t.Context(), time.Minute, "job", take(1), take(2)); err != nil || !d.Repeated {
-			t.Errorf("the store answers %v: %+v %v", p.inner.fail, d, err)
-		}
-	}
-}
-
 // TestOverrideWhileALimitIsForgotten checks that setting the override in an answer never
 // waits for the lock under which dropped limits are forgotten while it holds the lock that
 // those take next.
@@ -338,26 +319,5 @@ func TestEndedOverridesAreForgotten(t *testing.T) {
 	}
 	if p.now += 2e6; !learn(maxOverrides, 0) || len(o.keys) != maxOverrides/2+1 || o.n.Load() != maxOverrides/2+1 {
 		t.Errorf("%d overrides after half of %d have ended, and another one was set", len(o.keys), maxOverrides)
-	}
-}
-
-// TestMadeHoldsAreBounded checks that what is remembered of holds has a bound, and that
-// holds that have ended do not make it forget one that lives.
-func TestMadeHoldsAreBounded(t *testing.T) {
-	s, err := NewFallback(&awayStore{Model: limittest.NewModel(func() int64 { return 1e15 })}, FallbackConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	m := &s.made.holds
-	m.Put("live", &madeHold{expires: s.now() + time.Hour.Microseconds()})
-	for i := range 3 * maxMade {
-		m.Put(strconv.Itoa(i), &madeHold{ended: i%2 == 0})
-		if n := m.Len(); n > maxMade {
-			t.Fatalf("%d", n)
-		}
-		if s.made.get(strconv.Itoa(max(0, i-maxMade/2+1))) == nil || s.made.get("live") == nil {
-			t.Fatalf("%d or the live one is forgotten", i)
-		}
 	}
 }
