@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -52,8 +51,8 @@ func serveVerbs(t *testing.T, s *server.Server, register func(grpc.ServiceRegist
 
 // throughGRPC makes a call of the HTTP API through gRPC: its form's or object's members have
 // the same names in the messages, but times are in µs. ok is false if there is no such call:
-// limits are defined over HTTP alone, and a message does not distinguish an empty text or
-// number from one that is absent.
+// limits and overrides are defined over HTTP alone, and a message does not distinguish an
+// empty text or number from one that is absent.
 func (s *surface) throughGRPC(call string) (err error, ok bool) {
 	method, rest, _ := strings.Cut(call, " ")
 	path, form, _ := strings.Cut(rest, " ")
@@ -63,9 +62,6 @@ func (s *surface) throughGRPC(call string) (err error, ok bool) {
 	}
 	name := map[string]string{"/v1/take": "Take", "/v1/hold": "Hold", "/v1/settle": "Settle", "/v1/extend": "Extend"}[path]
 	fields := map[string]any{}
-	if limit, found := strings.CutSuffix(path, "/overrides"); found {
-		name, fields["limit"] = "SetOverride", strings.TrimPrefix(limit, "/v1/limits/")
-	}
 	var in, out proto.Message
 	switch name {
 	case "Take":
@@ -76,8 +72,6 @@ func (s *surface) throughGRPC(call string) (err error, ok bool) {
 		in, out = new(dipwellv1.SettleRequest), new(dipwellv1.Decision)
 	case "Extend":
 		in, out = new(dipwellv1.ExtendRequest), new(dipwellv1.Decision)
-	case "SetOverride":
-		in, out = new(dipwellv1.SetOverrideRequest), new(dipwellv1.Override)
 	default:
 		return nil, false
 	}
@@ -104,27 +98,13 @@ func (s *surface) throughGRPC(call string) (err error, ok bool) {
 			if text != "" {
 				fields[k] = strings.Split(text, ",")
 			}
-		case "ttl", "for", "per":
+		case "ttl":
 			d, err := period.ParseDuration(text)
-			if err != nil || k == "for" && d == 0 {
+			if err != nil {
 				return nil, false //nolint:nilerr // it cannot be expressed
 			}
 			delete(fields, k)
 			fields[k+"_us"] = d.Microseconds()
-		case "until":
-			at, err := time.Parse(time.RFC3339, text)
-			if err != nil {
-				return nil, false //nolint:nilerr // as above
-			}
-			delete(fields, k)
-			fields["until_us"] = at.UnixMicro()
-		}
-	}
-	if name == "SetOverride" {
-		lasts, found := fields["for_us"]
-		delete(fields, "for_us")
-		if fields = map[string]any{"override": fields}; found {
-			fields["for_us"] = lasts
 		}
 	}
 	text, err := json.Marshal(fields)

@@ -40,14 +40,19 @@ func checkNote(note string) error {
 // record adds a change that a request has made to the store's audit. If that fails, the
 // change stays in force, and the failure is logged.
 func (a *api) record(r *http.Request, e store.AuditEntry) {
+	if a.can.Audit == nil {
+		return
+	}
 	e.Who = a.who(r)
-	a.recordBy(r.Context(), e)
-}
-
-// recordCall is record for a call over gRPC.
-func (v *verbs) recordCall(ctx context.Context, e store.AuditEntry) {
-	e.Who = v.who(requestOf(ctx))
-	v.recordBy(ctx, e)
+	if e.Key == dipwell.Shared {
+		e.Key = ""
+	}
+	e.What = cut(e.What, terms.MaxNote)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), auditTime) // the change has been made, even if the client has gone
+	defer cancel()
+	if err := a.can.Audit.Record(ctx, e); err != nil {
+		slog.Error("audit: " + e.Action + " of limit " + e.Limit + " by " + e.Who + " could not be recorded: " + err.Error())
+	}
 }
 
 // requestOf returns a request with what is known about the client of a call over gRPC.
@@ -57,21 +62,6 @@ func requestOf(ctx context.Context) *http.Request {
 		r.RemoteAddr = from.Addr.String()
 	}
 	return r.WithContext(ctx)
-}
-
-func (s *Server) recordBy(ctx context.Context, e store.AuditEntry) {
-	if s.can.Audit == nil {
-		return
-	}
-	if e.Key == dipwell.Shared {
-		e.Key = ""
-	}
-	e.What = cut(e.What, terms.MaxNote)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime) // the change has been made, even if the client has gone
-	defer cancel()
-	if err := s.can.Audit.Record(ctx, e); err != nil {
-		slog.Error("audit: " + e.Action + " of limit " + e.Limit + " by " + e.Who + " could not be recorded: " + err.Error())
-	}
 }
 
 // cut returns the beginning of a text, at most n bytes of whole characters.

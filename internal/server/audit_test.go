@@ -6,15 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc/metadata"
-
 	"github.com/dipwell/dipwell/internal/server"
-	dipwellv1 "github.com/dipwell/dipwell/proto/dipwell/v1"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -180,35 +176,6 @@ func TestAudit(t *testing.T) {
 	}
 	if rec := w.do("POST", "/v1/reset", `{"limit":"login","note":"`+strings.Repeat("n", 1025)+`"}`); rec.Code != http.StatusBadRequest {
 		t.Errorf("a long note: %d", rec.Code)
-	}
-}
-
-// TestAuditOfGRPC checks that overrides that are set and ended over gRPC are in the audit
-// like those over HTTP, also behind a trusted proxy.
-func TestAuditOfGRPC(t *testing.T) {
-	w := newFixture(t, server.Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, local)
-	conn, _ := w.serveGRPC(local)
-	c := dipwellv1.NewLimiterClient(conn)
-	key := "k"
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "192.0.2.9")
-	if _, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "login", Key: &key, Rate: 7, Note: "a customer"}}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "login", Key: &key, Plan: "none"}}); err == nil {
-		t.Error("an unknown plan is no error")
-	}
-	if _, err := c.EndOverride(t.Context(), &dipwellv1.EndOverrideRequest{Limit: "login", Key: &key}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.EndOverride(t.Context(), &dipwellv1.EndOverrideRequest{Limit: "login", Key: &key}); err == nil {
-		t.Error("an override was ended twice")
-	}
-	got := ""
-	for _, e := range w.audited("").Entries {
-		got += fmt.Sprintf("%s %s %s %s %s (%s)\n", e.Who, e.Action, e.Limit, e.Key, e.What, e.Note)
-	}
-	if want := "127.0.0.1 end-override login k rate 7 ()\n192.0.2.9 override login k rate 7 (a customer)\n"; got != want {
-		t.Errorf("recorded\n%swant\n%s", got, want)
 	}
 }
 

@@ -98,7 +98,7 @@ func (s *Server) grpcError(err error) error {
 func inMessage(err error) error {
 	if f, ok := errors.AsType[*dipwell.FieldError](err); ok {
 		switch f.Field {
-		case "timeout", "ttl", "per", "for", "until":
+		case "timeout", "ttl":
 			in := *f
 			in.Field += "_us"
 			return &in

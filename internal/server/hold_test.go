@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -421,7 +420,7 @@ func TestGRPCFields(t *testing.T) {
 	w := ofPlans(t, server.Config{}, local)
 	conn, _ := w.serveGRPC(local)
 	c := dipwellv1.NewLimiterClient(conn)
-	ctx, key := t.Context(), "k"
+	ctx := t.Context()
 	for field, call := range map[string]func() error{
 		"costs[0]": func() error {
 			if _, err := c.Hold(ctx, &dipwellv1.HoldRequest{Limit: "all", TtlUs: 1e6, Id: "costs"}); err != nil {
@@ -438,14 +437,6 @@ func TestGRPCFields(t *testing.T) {
 			_, err := c.Hold(ctx, &dipwellv1.HoldRequest{Limit: "all"})
 			return err
 		},
-		"until_us": func() error {
-			_, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "api", Key: &key, Plan: "pro", UntilUs: 5}})
-			return err
-		},
-		"per_us": func() error {
-			_, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "slots", Key: &key, PerUs: 5e6}})
-			return err
-		},
 	} {
 		if err := call(); status.Code(err) != codes.InvalidArgument || !strings.HasPrefix(status.Convert(err).Message(), field+": ") {
 			t.Errorf("%s: %v", field, err)
@@ -453,7 +444,7 @@ func TestGRPCFields(t *testing.T) {
 	}
 }
 
-func TestGRPCHoldsAndOverrides(t *testing.T) {
+func TestGRPCHolds(t *testing.T) {
 	w := ofPlans(t, server.Config{}, local)
 	conn, _ := w.serveGRPC(local)
 	c := dipwellv1.NewLimiterClient(conn)
@@ -491,10 +482,6 @@ func TestGRPCHoldsAndOverrides(t *testing.T) {
 	hold.TtlUs++
 	_, err = c.Hold(ctx, hold)
 	code("another hold", err, codes.FailedPrecondition)
-	holds, err := c.Holds(ctx, &dipwellv1.HoldsRequest{Limit: "slots", Key: &key})
-	if err != nil || len(holds.Holds) != 1 || holds.Holds[0].Hold != "r" || holds.Holds[0].Tokens != 1 {
-		t.Error(holds, err)
-	}
 	if d, err = c.Extend(ctx, &dipwellv1.ExtendRequest{Hold: "r", TtlUs: 60e6}); err != nil || d.ExpiresUs != 1e15+60e6 {
 		t.Error(d, err)
 	}
@@ -523,70 +510,6 @@ func TestGRPCHoldsAndOverrides(t *testing.T) {
 	_, err = c.Ready(ctx, &dipwellv1.ReadyRequest{Limit: "nobody", Keys: []string{"a"}})
 	code("ready of an unknown limit", err, codes.NotFound)
 
-	burst := int64(0)
-	o, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "api", Key: &key, Plan: "banned", Note: "n"}, ForUs: 1e6})
-	if err != nil || o.UntilUs != 1e15+1e6 || o.Plan != "banned" || o.Note != "n" || o.GetKey() != key || o.Burst != nil {
-		t.Error(o, err)
-	}
-	if d, err = c.Check(ctx, &dipwellv1.Call{Limit: "api", Key: &key}); err != nil || d.Allowed || d.GetRetryAfterUs() != 1e6 {
-		t.Error(d, err)
-	}
-	for what, bad := range map[string]*dipwellv1.SetOverrideRequest{
-		"none":         {},
-		"no plan":      {Override: &dipwellv1.Override{Limit: "api", Key: &key}},
-		"burst 0":      {Override: &dipwellv1.Override{Limit: "api", Key: &key, Rate: 5, Burst: &burst, UntilUs: 5}},
-		"for, until":   {Override: &dipwellv1.Override{Limit: "api", Key: &key, Plan: "pro", UntilUs: 2e15}, ForUs: 1},
-		"rate below 0": {Override: &dipwellv1.Override{Limit: "api", Key: &key, Rate: -1}},
-	} {
-		_, err = c.SetOverride(ctx, bad)
-		code(what, err, codes.InvalidArgument)
-	}
-	list, err := c.Overrides(ctx, &dipwellv1.OverridesRequest{Limit: "api"})
-	if err != nil || len(list.Overrides) != 1 || list.Overrides[0].GetKey() != key {
-		t.Error(list, err)
-	}
-	for _, standing := range []bool{true, false} { // each is an entry of the list
-		if standing {
-			_, err = c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "api", Key: &key, Plan: "pro"}})
-		} else {
-			_, err = c.EndOverride(ctx, &dipwellv1.EndOverrideRequest{Limit: "api", Key: &key, Kind: "standing"})
-		}
-		list, listErr := c.Overrides(ctx, &dipwellv1.OverridesRequest{Limit: "api"})
-		if err != nil || listErr != nil || len(list.Overrides) != map[bool]int{true: 2, false: 1}[standing] || list.Overrides[0].Under != nil {
-			t.Error(list, err, listErr)
-		}
-	}
-	if _, err = c.EndOverride(ctx, &dipwellv1.EndOverrideRequest{Limit: "api", Key: &key}); err != nil {
-		t.Error(err)
-	}
-	_, err = c.EndOverride(ctx, &dipwellv1.EndOverrideRequest{Limit: "api", Key: &key})
-	code("no override", err, codes.NotFound)
-
-	remote, _ := w.serveGRPC(server.Site{})
-	c = dipwellv1.NewLimiterClient(remote)
-	for what, call := range map[string]func(context.Context) error{
-		"Holds": func(ctx context.Context) error {
-			_, err := c.Holds(ctx, &dipwellv1.HoldsRequest{Limit: "api"})
-			return err
-		},
-		"Overrides": func(ctx context.Context) error {
-			_, err := c.Overrides(ctx, &dipwellv1.OverridesRequest{Limit: "api"})
-			return err
-		},
-		"SetOverride": func(ctx context.Context) error {
-			_, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{})
-			return err
-		},
-		"EndOverride": func(ctx context.Context) error {
-			_, err := c.EndOverride(ctx, &dipwellv1.EndOverrideRequest{Limit: "api"})
-			return err
-		},
-	} {
-		code(what, call(ctx), codes.PermissionDenied)
-	}
-	if d, err = c.Hold(ctx, &dipwellv1.HoldRequest{Limit: "slots", Key: &key, TtlUs: 1e6}); err != nil || d.Hold == "" {
-		t.Error(d, err)
-	}
 }
 
 // Settle and extend are counted like the calls before them.

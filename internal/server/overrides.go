@@ -83,45 +83,26 @@ func (s *Server) overrideOf(ctx context.Context, limit, key string) (*dipwell.Ov
 	return &list[0], nil
 }
 
-// putOverride answers PUT /v1/limits/{name}/overrides.
+// putOverride answers PUT /v1/limits/{name}/overrides. If the call gives a length of time,
+// the override ends that long after the present time of the store's clock.
 func (a *api) putOverride(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
-	q, err := readOverride(r)
-	var o dipwell.Override
+	o, lasts, err := readOverride(r)
+	if err == nil && lasts > 0 {
+		o.Until, err = a.can.Now(r.Context())
+		o.Until += lasts.Microseconds()
+	}
 	if err == nil {
-		o, err = a.setOverride(r.Context(), name, q)
+		o, err = a.limiter.SetOverride(r.Context(), name, o)
+	}
+	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "until" && lasts > 0 {
+		err = bad("for", f.Reason)
 	}
 	if err != nil {
 		return unchanged(name, err)
 	}
 	a.record(r, store.AuditEntry{Action: didOverride, Limit: name, Key: o.Key, What: describe(&o), Note: o.Note})
 	return answerJSON(w, jsonOverride(name, &o))
-}
-
-// setOverride sets an override. If the call gives a length of time, the override ends
-// that long after the present time of the store's clock.
-func (s *Server) setOverride(ctx context.Context, limit string, q *overrideCall) (o dipwell.Override, err error) {
-	o = dipwell.Override{Key: q.key, Plan: q.plan, Rate: q.numbers.Rate, Period: q.numbers.Period, Burst: q.numbers.Burst, Start: q.start, Until: q.until, Note: q.note}
-	if q.lasts > 0 {
-		now, err := s.can.Now(ctx)
-		if err != nil {
-			return o, err
-		}
-		o.Until = now + q.lasts.Microseconds()
-	}
-	if o, err = s.limiter.SetOverride(ctx, limit, o); q.lasts > 0 {
-		err = ofLength(err)
-	}
-	return o, err
-}
-
-// ofLength changes an error about the end of an override to name the length of time that
-// the caller gave.
-func ofLength(err error) error {
-	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "until" {
-		return bad("for", f.Reason)
-	}
-	return err
 }
 
 // describe describes an override for people.
@@ -186,7 +167,10 @@ func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request) error {
 	err := parseQuery(r.URL.RawQuery, keyParam(&key), noteParam(&note), kindParam(&kind))
 	var ended *dipwell.Override
 	if err == nil {
-		ended, err = a.endOverride(r.Context(), name, key, kind)
+		ended, err = a.limiter.EndOverride(r.Context(), name, key, kind)
+	}
+	if err == nil && ended == nil {
+		err = errNoOverride
 	}
 	if err != nil {
 		return unchanged(name, err)
@@ -198,20 +182,11 @@ func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request) error {
 
 var errNoOverride = errors.New("the key has no override")
 
-func (s *Server) endOverride(ctx context.Context, limit, key string, kind store.OverrideKind) (*dipwell.Override, error) {
-	ended, err := s.limiter.EndOverride(ctx, limit, key, kind)
-	if err == nil && ended == nil {
-		err = errNoOverride
-	}
-	return ended, err
-}
-
 // overrideCall is the body of putOverride.
 type overrideCall struct {
-	key, plan, start, note string
-	numbers                store.Plan    // rate, per and burst
-	until                  int64         // µs since the Unix epoch
-	lasts                  time.Duration // the member for
+	dipwell.Override
+	numbers store.Plan    // rate, per and burst
+	lasts   time.Duration // the member for
 }
 
 // overrideMembers are the names of the members, for errors.
@@ -220,17 +195,17 @@ const overrideMembers = "key, plan, rate, per, burst, start, for, until, note"
 func (q *overrideCall) set(name, value string) (err error) {
 	switch name {
 	case "key":
-		q.key, err = value, checkPlain(value)
+		q.Key, err = value, checkPlain(value)
 	case "plan":
-		if q.plan = value; value == "" {
+		if q.Plan = value; value == "" {
 			err = bad(name, "is empty")
 		}
 	case "start":
-		if q.start = value; value == "" {
+		if q.Start = value; value == "" {
 			err = bad(name, "is empty")
 		}
 	case "note":
-		q.note = value
+		q.Note = value
 	case "rate", "per", "burst":
 		if err = q.numbers.Set(name, value); err != nil {
 			err = bad(name, strings.TrimPrefix(err.Error(), name+": "))
@@ -241,9 +216,9 @@ func (q *overrideCall) set(name, value string) (err error) {
 		}
 	case "until":
 		t, e := time.Parse(time.RFC3339Nano, value)
-		if q.until = t.UnixMicro(); e != nil {
+		if q.Until = t.UnixMicro(); e != nil {
 			err = bad(name, "must be a time such as 2030-01-31T18:00:00Z")
-		} else if q.until <= 0 { // 0 would be no end
+		} else if q.Until <= 0 { // 0 would be no end
 			err = bad(name, "is not in the future")
 		}
 	default:
@@ -252,14 +227,15 @@ func (q *overrideCall) set(name, value string) (err error) {
 	return err
 }
 
-// readOverride parses the body of putOverride: JSON, a query or a form.
-func readOverride(r *http.Request) (*overrideCall, error) {
+// readOverride parses the body of putOverride: JSON, a query or a form. It returns the member
+// for as well.
+func readOverride(r *http.Request) (o dipwell.Override, lasts time.Duration, err error) {
 	x := exchanges.Get().(*exchange)
 	defer x.free()
-	if err := x.body(r); err != nil {
-		return nil, err
+	if err = x.body(r); err != nil {
+		return o, 0, err
 	}
-	q := &overrideCall{key: dipwell.Shared}
+	q := overrideCall{Override: dipwell.Override{Key: dipwell.Shared}}
 	seen := names{}
 	set := func(name, value string) error {
 		if err := seen.once(name); err != nil {
@@ -267,7 +243,7 @@ func readOverride(r *http.Request) (*overrideCall, error) {
 		}
 		return q.set(name, value)
 	}
-	err := x.parse(r, func(name string, v gjson.Result) error {
+	err = x.parse(r, func(name string, v gjson.Result) error {
 		value, err := overrideValue(name, v)
 		if err == nil {
 			err = set(name, value)
@@ -277,7 +253,9 @@ func readOverride(r *http.Request) (*overrideCall, error) {
 	if err == nil && seen["for"] && seen["until"] {
 		err = bad("for", "is given together with until; give one of them")
 	}
-	return q, err
+	o = q.Override
+	o.Rate, o.Period, o.Burst = q.numbers.Rate, q.numbers.Period, q.numbers.Burst
+	return o, q.lasts, err
 }
 
 // overrideValue parses the value of a member of putOverride.

@@ -762,103 +762,6 @@ func (x *ExtendRequest) GetTtlUs() int64 {
 	return 0
 }
 
-type HoldsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *HoldsRequest) Reset() {
-	*x = HoldsRequest{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *HoldsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*HoldsRequest) ProtoMessage() {}
-
-func (x *HoldsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use HoldsRequest.ProtoReflect.Descriptor instead.
-func (*HoldsRequest) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{9}
-}
-
-func (x *HoldsRequest) GetLimit() string {
-	if x != nil {
-		return x.Limit
-	}
-	return ""
-}
-
-func (x *HoldsRequest) GetKey() string {
-	if x != nil && x.Key != nil {
-		return *x.Key
-	}
-	return ""
-}
-
-type HoldsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Holds         []*KeyHold             `protobuf:"bytes,1,rep,name=holds,proto3" json:"holds,omitempty"` // the one that expires first first
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *HoldsResponse) Reset() {
-	*x = HoldsResponse{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *HoldsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*HoldsResponse) ProtoMessage() {}
-
-func (x *HoldsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[10]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use HoldsResponse.ProtoReflect.Descriptor instead.
-func (*HoldsResponse) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{10}
-}
-
-func (x *HoldsResponse) GetHolds() []*KeyHold {
-	if x != nil {
-		return x.Holds
-	}
-	return nil
-}
-
-// KeyHold is what a live hold holds of one key.
 type ReadyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -871,7 +774,7 @@ type ReadyRequest struct {
 
 func (x *ReadyRequest) Reset() {
 	*x = ReadyRequest{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[11]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +786,7 @@ func (x *ReadyRequest) String() string {
 func (*ReadyRequest) ProtoMessage() {}
 
 func (x *ReadyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[11]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +799,7 @@ func (x *ReadyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadyRequest.ProtoReflect.Descriptor instead.
 func (*ReadyRequest) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{11}
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReadyRequest) GetLimit() string {
@@ -936,7 +839,7 @@ type ReadyResponse struct {
 
 func (x *ReadyResponse) Reset() {
 	*x = ReadyResponse{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[12]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +851,7 @@ func (x *ReadyResponse) String() string {
 func (*ReadyResponse) ProtoMessage() {}
 
 func (x *ReadyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[12]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,482 +864,12 @@ func (x *ReadyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadyResponse.ProtoReflect.Descriptor instead.
 func (*ReadyResponse) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{12}
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReadyResponse) GetKeys() []string {
 	if x != nil {
 		return x.Keys
-	}
-	return nil
-}
-
-type KeyHold struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Hold          string                 `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
-	Tokens        int64                  `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	ExpiresUs     int64                  `protobuf:"varint,3,opt,name=expires_us,json=expiresUs,proto3" json:"expires_us,omitempty"` // since the Unix epoch
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *KeyHold) Reset() {
-	*x = KeyHold{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *KeyHold) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*KeyHold) ProtoMessage() {}
-
-func (x *KeyHold) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use KeyHold.ProtoReflect.Descriptor instead.
-func (*KeyHold) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *KeyHold) GetHold() string {
-	if x != nil {
-		return x.Hold
-	}
-	return ""
-}
-
-func (x *KeyHold) GetTokens() int64 {
-	if x != nil {
-		return x.Tokens
-	}
-	return 0
-}
-
-func (x *KeyHold) GetExpiresUs() int64 {
-	if x != nil {
-		return x.ExpiresUs
-	}
-	return 0
-}
-
-// Override decides the calls of one key of a limit, in place of the limit and of
-// the plan that callers name.
-type Override struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`                   // absent for a limit that is shared
-	Plan          string                 `protobuf:"bytes,3,opt,name=plan,proto3" json:"plan,omitempty"`                       // a plan of the limit; or rate, per_us and burst
-	Rate          int64                  `protobuf:"varint,4,opt,name=rate,proto3" json:"rate,omitempty"`                      // 0: as the limit
-	PerUs         int64                  `protobuf:"varint,5,opt,name=per_us,json=perUs,proto3" json:"per_us,omitempty"`       // 0: as the limit
-	Burst         *int64                 `protobuf:"varint,6,opt,name=burst,proto3,oneof" json:"burst,omitempty"`              // absent: as the limit
-	UntilUs       int64                  `protobuf:"varint,7,opt,name=until_us,json=untilUs,proto3" json:"until_us,omitempty"` // since the Unix epoch, on the store's clock; 0: it has no end
-	Note          string                 `protobuf:"bytes,8,opt,name=note,proto3" json:"note,omitempty"`                       // at most 1024 bytes
-	Under         *Override              `protobuf:"bytes,9,opt,name=under,proto3" json:"under,omitempty"`                     // in an answer: the standing override under one that ends
-	Replaced      *Override              `protobuf:"bytes,10,opt,name=replaced,proto3" json:"replaced,omitempty"`              // in the answer of SetOverride: the one of the same kind before
-	Kind          string                 `protobuf:"bytes,11,opt,name=kind,proto3" json:"kind,omitempty"`                      // in an answer: standing, temporary, or automatic if a refusal began it as a block
-	Start         string                 `protobuf:"bytes,12,opt,name=start,proto3" json:"start,omitempty"`                    // when the windows of the key begin, such as 17 00:00 Europe/Rome; empty: as the limit
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Override) Reset() {
-	*x = Override{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[14]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Override) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Override) ProtoMessage() {}
-
-func (x *Override) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[14]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Override.ProtoReflect.Descriptor instead.
-func (*Override) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{14}
-}
-
-func (x *Override) GetLimit() string {
-	if x != nil {
-		return x.Limit
-	}
-	return ""
-}
-
-func (x *Override) GetKey() string {
-	if x != nil && x.Key != nil {
-		return *x.Key
-	}
-	return ""
-}
-
-func (x *Override) GetPlan() string {
-	if x != nil {
-		return x.Plan
-	}
-	return ""
-}
-
-func (x *Override) GetRate() int64 {
-	if x != nil {
-		return x.Rate
-	}
-	return 0
-}
-
-func (x *Override) GetPerUs() int64 {
-	if x != nil {
-		return x.PerUs
-	}
-	return 0
-}
-
-func (x *Override) GetBurst() int64 {
-	if x != nil && x.Burst != nil {
-		return *x.Burst
-	}
-	return 0
-}
-
-func (x *Override) GetUntilUs() int64 {
-	if x != nil {
-		return x.UntilUs
-	}
-	return 0
-}
-
-func (x *Override) GetNote() string {
-	if x != nil {
-		return x.Note
-	}
-	return ""
-}
-
-func (x *Override) GetUnder() *Override {
-	if x != nil {
-		return x.Under
-	}
-	return nil
-}
-
-func (x *Override) GetReplaced() *Override {
-	if x != nil {
-		return x.Replaced
-	}
-	return nil
-}
-
-func (x *Override) GetKind() string {
-	if x != nil {
-		return x.Kind
-	}
-	return ""
-}
-
-func (x *Override) GetStart() string {
-	if x != nil {
-		return x.Start
-	}
-	return ""
-}
-
-type SetOverrideRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Override      *Override              `protobuf:"bytes,1,opt,name=override,proto3" json:"override,omitempty"`
-	ForUs         int64                  `protobuf:"varint,2,opt,name=for_us,json=forUs,proto3" json:"for_us,omitempty"` // until then from now, in place of until_us
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SetOverrideRequest) Reset() {
-	*x = SetOverrideRequest{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SetOverrideRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SetOverrideRequest) ProtoMessage() {}
-
-func (x *SetOverrideRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SetOverrideRequest.ProtoReflect.Descriptor instead.
-func (*SetOverrideRequest) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *SetOverrideRequest) GetOverride() *Override {
-	if x != nil {
-		return x.Override
-	}
-	return nil
-}
-
-func (x *SetOverrideRequest) GetForUs() int64 {
-	if x != nil {
-		return x.ForUs
-	}
-	return 0
-}
-
-type EndOverrideRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`
-	Kind          string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"` // standing, temporary or automatic; absent: the one that decides
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EndOverrideRequest) Reset() {
-	*x = EndOverrideRequest{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[16]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EndOverrideRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EndOverrideRequest) ProtoMessage() {}
-
-func (x *EndOverrideRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[16]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EndOverrideRequest.ProtoReflect.Descriptor instead.
-func (*EndOverrideRequest) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{16}
-}
-
-func (x *EndOverrideRequest) GetLimit() string {
-	if x != nil {
-		return x.Limit
-	}
-	return ""
-}
-
-func (x *EndOverrideRequest) GetKey() string {
-	if x != nil && x.Key != nil {
-		return *x.Key
-	}
-	return ""
-}
-
-func (x *EndOverrideRequest) GetKind() string {
-	if x != nil {
-		return x.Kind
-	}
-	return ""
-}
-
-type EndOverrideResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ended         *Override              `protobuf:"bytes,1,opt,name=ended,proto3" json:"ended,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EndOverrideResponse) Reset() {
-	*x = EndOverrideResponse{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[17]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EndOverrideResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EndOverrideResponse) ProtoMessage() {}
-
-func (x *EndOverrideResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[17]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EndOverrideResponse.ProtoReflect.Descriptor instead.
-func (*EndOverrideResponse) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{17}
-}
-
-func (x *EndOverrideResponse) GetEnded() *Override {
-	if x != nil {
-		return x.Ended
-	}
-	return nil
-}
-
-type OverridesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`     // only keys that begin with this
-	After         *string                `protobuf:"bytes,3,opt,name=after,proto3,oneof" json:"after,omitempty"` // only keys after this one; empty: after that of a shared limit
-	N             int32                  `protobuf:"varint,4,opt,name=n,proto3" json:"n,omitempty"`              // 1 to 1000; 0: 100
-	Kind          string                 `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`         // standing, temporary or automatic; absent: all but automatic
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *OverridesRequest) Reset() {
-	*x = OverridesRequest{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[18]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *OverridesRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*OverridesRequest) ProtoMessage() {}
-
-func (x *OverridesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[18]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use OverridesRequest.ProtoReflect.Descriptor instead.
-func (*OverridesRequest) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{18}
-}
-
-func (x *OverridesRequest) GetLimit() string {
-	if x != nil {
-		return x.Limit
-	}
-	return ""
-}
-
-func (x *OverridesRequest) GetPrefix() string {
-	if x != nil {
-		return x.Prefix
-	}
-	return ""
-}
-
-func (x *OverridesRequest) GetAfter() string {
-	if x != nil && x.After != nil {
-		return *x.After
-	}
-	return ""
-}
-
-func (x *OverridesRequest) GetN() int32 {
-	if x != nil {
-		return x.N
-	}
-	return 0
-}
-
-func (x *OverridesRequest) GetKind() string {
-	if x != nil {
-		return x.Kind
-	}
-	return ""
-}
-
-type OverridesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Overrides     []*Override            `protobuf:"bytes,1,rep,name=overrides,proto3" json:"overrides,omitempty"` // of each key the one that decides, in byte order of their keys
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *OverridesResponse) Reset() {
-	*x = OverridesResponse{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[19]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *OverridesResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*OverridesResponse) ProtoMessage() {}
-
-func (x *OverridesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[19]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use OverridesResponse.ProtoReflect.Descriptor instead.
-func (*OverridesResponse) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{19}
-}
-
-func (x *OverridesResponse) GetOverrides() []*Override {
-	if x != nil {
-		return x.Overrides
 	}
 	return nil
 }
@@ -1519,13 +952,7 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x05costs\x18\x02 \x03(\x03R\x05costs\":\n" +
 	"\rExtendRequest\x12\x12\n" +
 	"\x04hold\x18\x01 \x01(\tR\x04hold\x12\x15\n" +
-	"\x06ttl_us\x18\x02 \x01(\x03R\x05ttlUs\"C\n" +
-	"\fHoldsRequest\x12\x14\n" +
-	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
-	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01B\x06\n" +
-	"\x04_key\":\n" +
-	"\rHoldsResponse\x12)\n" +
-	"\x05holds\x18\x01 \x03(\v2\x13.dipwell.v1.KeyHoldR\x05holds\"n\n" +
+	"\x06ttl_us\x18\x02 \x01(\x03R\x05ttlUs\"n\n" +
 	"\fReadyRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x12\n" +
 	"\x04keys\x18\x02 \x03(\tR\x04keys\x12\x17\n" +
@@ -1533,47 +960,7 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x04plan\x18\x04 \x01(\tR\x04planB\a\n" +
 	"\x05_cost\"#\n" +
 	"\rReadyResponse\x12\x12\n" +
-	"\x04keys\x18\x01 \x03(\tR\x04keys\"T\n" +
-	"\aKeyHold\x12\x12\n" +
-	"\x04hold\x18\x01 \x01(\tR\x04hold\x12\x16\n" +
-	"\x06tokens\x18\x02 \x01(\x03R\x06tokens\x12\x1d\n" +
-	"\n" +
-	"expires_us\x18\x03 \x01(\x03R\texpiresUs\"\xda\x02\n" +
-	"\bOverride\x12\x14\n" +
-	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
-	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01\x12\x12\n" +
-	"\x04plan\x18\x03 \x01(\tR\x04plan\x12\x12\n" +
-	"\x04rate\x18\x04 \x01(\x03R\x04rate\x12\x15\n" +
-	"\x06per_us\x18\x05 \x01(\x03R\x05perUs\x12\x19\n" +
-	"\x05burst\x18\x06 \x01(\x03H\x01R\x05burst\x88\x01\x01\x12\x19\n" +
-	"\buntil_us\x18\a \x01(\x03R\auntilUs\x12\x12\n" +
-	"\x04note\x18\b \x01(\tR\x04note\x12*\n" +
-	"\x05under\x18\t \x01(\v2\x14.dipwell.v1.OverrideR\x05under\x120\n" +
-	"\breplaced\x18\n" +
-	" \x01(\v2\x14.dipwell.v1.OverrideR\breplaced\x12\x12\n" +
-	"\x04kind\x18\v \x01(\tR\x04kind\x12\x14\n" +
-	"\x05start\x18\f \x01(\tR\x05startB\x06\n" +
-	"\x04_keyB\b\n" +
-	"\x06_burst\"]\n" +
-	"\x12SetOverrideRequest\x120\n" +
-	"\boverride\x18\x01 \x01(\v2\x14.dipwell.v1.OverrideR\boverride\x12\x15\n" +
-	"\x06for_us\x18\x02 \x01(\x03R\x05forUs\"]\n" +
-	"\x12EndOverrideRequest\x12\x14\n" +
-	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
-	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01\x12\x12\n" +
-	"\x04kind\x18\x03 \x01(\tR\x04kindB\x06\n" +
-	"\x04_key\"A\n" +
-	"\x13EndOverrideResponse\x12*\n" +
-	"\x05ended\x18\x01 \x01(\v2\x14.dipwell.v1.OverrideR\x05ended\"\x87\x01\n" +
-	"\x10OverridesRequest\x12\x14\n" +
-	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x16\n" +
-	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x19\n" +
-	"\x05after\x18\x03 \x01(\tH\x00R\x05after\x88\x01\x01\x12\f\n" +
-	"\x01n\x18\x04 \x01(\x05R\x01n\x12\x12\n" +
-	"\x04kind\x18\x05 \x01(\tR\x04kindB\b\n" +
-	"\x06_after\"G\n" +
-	"\x11OverridesResponse\x122\n" +
-	"\toverrides\x18\x01 \x03(\v2\x14.dipwell.v1.OverrideR\toverrides2\xe6\a\n" +
+	"\x04keys\x18\x01 \x03(\tR\x04keys2\xc9\x05\n" +
 	"\aLimiter\x12.\n" +
 	"\x04Take\x12\x10.dipwell.v1.Call\x1a\x14.dipwell.v1.Decision\x12/\n" +
 	"\x05Check\x12\x10.dipwell.v1.Call\x1a\x14.dipwell.v1.Decision\x122\n" +
@@ -1587,11 +974,7 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x05Ready\x12\x18.dipwell.v1.ReadyRequest\x1a\x19.dipwell.v1.ReadyResponse\x125\n" +
 	"\x04Hold\x12\x17.dipwell.v1.HoldRequest\x1a\x14.dipwell.v1.Decision\x129\n" +
 	"\x06Settle\x12\x19.dipwell.v1.SettleRequest\x1a\x14.dipwell.v1.Decision\x129\n" +
-	"\x06Extend\x12\x19.dipwell.v1.ExtendRequest\x1a\x14.dipwell.v1.Decision\x12<\n" +
-	"\x05Holds\x12\x18.dipwell.v1.HoldsRequest\x1a\x19.dipwell.v1.HoldsResponse\x12C\n" +
-	"\vSetOverride\x12\x1e.dipwell.v1.SetOverrideRequest\x1a\x14.dipwell.v1.Override\x12N\n" +
-	"\vEndOverride\x12\x1e.dipwell.v1.EndOverrideRequest\x1a\x1f.dipwell.v1.EndOverrideResponse\x12H\n" +
-	"\tOverrides\x12\x1c.dipwell.v1.OverridesRequest\x1a\x1d.dipwell.v1.OverridesResponseB7Z5github.com/dipwell/dipwell/proto/dipwell/v1;dipwellv1b\x06proto3"
+	"\x06Extend\x12\x19.dipwell.v1.ExtendRequest\x1a\x14.dipwell.v1.DecisionB7Z5github.com/dipwell/dipwell/proto/dipwell/v1;dipwellv1b\x06proto3"
 
 var (
 	file_proto_dipwell_v1_dipwell_proto_rawDescOnce sync.Once
@@ -1605,79 +988,56 @@ func file_proto_dipwell_v1_dipwell_proto_rawDescGZIP() []byte {
 	return file_proto_dipwell_v1_dipwell_proto_rawDescData
 }
 
-var file_proto_dipwell_v1_dipwell_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_proto_dipwell_v1_dipwell_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_proto_dipwell_v1_dipwell_proto_goTypes = []any{
-	(*Call)(nil),                // 0: dipwell.v1.Call
-	(*Take)(nil),                // 1: dipwell.v1.Take
-	(*Decision)(nil),            // 2: dipwell.v1.Decision
-	(*CancelRequest)(nil),       // 3: dipwell.v1.CancelRequest
-	(*CancelResponse)(nil),      // 4: dipwell.v1.CancelResponse
-	(*WaitRequest)(nil),         // 5: dipwell.v1.WaitRequest
-	(*HoldRequest)(nil),         // 6: dipwell.v1.HoldRequest
-	(*SettleRequest)(nil),       // 7: dipwell.v1.SettleRequest
-	(*ExtendRequest)(nil),       // 8: dipwell.v1.ExtendRequest
-	(*HoldsRequest)(nil),        // 9: dipwell.v1.HoldsRequest
-	(*HoldsResponse)(nil),       // 10: dipwell.v1.HoldsResponse
-	(*ReadyRequest)(nil),        // 11: dipwell.v1.ReadyRequest
-	(*ReadyResponse)(nil),       // 12: dipwell.v1.ReadyResponse
-	(*KeyHold)(nil),             // 13: dipwell.v1.KeyHold
-	(*Override)(nil),            // 14: dipwell.v1.Override
-	(*SetOverrideRequest)(nil),  // 15: dipwell.v1.SetOverrideRequest
-	(*EndOverrideRequest)(nil),  // 16: dipwell.v1.EndOverrideRequest
-	(*EndOverrideResponse)(nil), // 17: dipwell.v1.EndOverrideResponse
-	(*OverridesRequest)(nil),    // 18: dipwell.v1.OverridesRequest
-	(*OverridesResponse)(nil),   // 19: dipwell.v1.OverridesResponse
+	(*Call)(nil),           // 0: dipwell.v1.Call
+	(*Take)(nil),           // 1: dipwell.v1.Take
+	(*Decision)(nil),       // 2: dipwell.v1.Decision
+	(*CancelRequest)(nil),  // 3: dipwell.v1.CancelRequest
+	(*CancelResponse)(nil), // 4: dipwell.v1.CancelResponse
+	(*WaitRequest)(nil),    // 5: dipwell.v1.WaitRequest
+	(*HoldRequest)(nil),    // 6: dipwell.v1.HoldRequest
+	(*SettleRequest)(nil),  // 7: dipwell.v1.SettleRequest
+	(*ExtendRequest)(nil),  // 8: dipwell.v1.ExtendRequest
+	(*ReadyRequest)(nil),   // 9: dipwell.v1.ReadyRequest
+	(*ReadyResponse)(nil),  // 10: dipwell.v1.ReadyResponse
 }
 var file_proto_dipwell_v1_dipwell_proto_depIdxs = []int32{
 	1,  // 0: dipwell.v1.Call.takes:type_name -> dipwell.v1.Take
 	2,  // 1: dipwell.v1.Decision.limits:type_name -> dipwell.v1.Decision
 	1,  // 2: dipwell.v1.WaitRequest.takes:type_name -> dipwell.v1.Take
 	1,  // 3: dipwell.v1.HoldRequest.takes:type_name -> dipwell.v1.Take
-	13, // 4: dipwell.v1.HoldsResponse.holds:type_name -> dipwell.v1.KeyHold
-	14, // 5: dipwell.v1.Override.under:type_name -> dipwell.v1.Override
-	14, // 6: dipwell.v1.Override.replaced:type_name -> dipwell.v1.Override
-	14, // 7: dipwell.v1.SetOverrideRequest.override:type_name -> dipwell.v1.Override
-	14, // 8: dipwell.v1.EndOverrideResponse.ended:type_name -> dipwell.v1.Override
-	14, // 9: dipwell.v1.OverridesResponse.overrides:type_name -> dipwell.v1.Override
-	0,  // 10: dipwell.v1.Limiter.Take:input_type -> dipwell.v1.Call
-	0,  // 11: dipwell.v1.Limiter.Check:input_type -> dipwell.v1.Call
-	0,  // 12: dipwell.v1.Limiter.TakeUpTo:input_type -> dipwell.v1.Call
-	0,  // 13: dipwell.v1.Limiter.Reserve:input_type -> dipwell.v1.Call
-	0,  // 14: dipwell.v1.Limiter.Charge:input_type -> dipwell.v1.Call
-	0,  // 15: dipwell.v1.Limiter.Refund:input_type -> dipwell.v1.Call
-	0,  // 16: dipwell.v1.Limiter.Reset:input_type -> dipwell.v1.Call
-	3,  // 17: dipwell.v1.Limiter.Cancel:input_type -> dipwell.v1.CancelRequest
-	5,  // 18: dipwell.v1.Limiter.Wait:input_type -> dipwell.v1.WaitRequest
-	11, // 19: dipwell.v1.Limiter.Ready:input_type -> dipwell.v1.ReadyRequest
-	6,  // 20: dipwell.v1.Limiter.Hold:input_type -> dipwell.v1.HoldRequest
-	7,  // 21: dipwell.v1.Limiter.Settle:input_type -> dipwell.v1.SettleRequest
-	8,  // 22: dipwell.v1.Limiter.Extend:input_type -> dipwell.v1.ExtendRequest
-	9,  // 23: dipwell.v1.Limiter.Holds:input_type -> dipwell.v1.HoldsRequest
-	15, // 24: dipwell.v1.Limiter.SetOverride:input_type -> dipwell.v1.SetOverrideRequest
-	16, // 25: dipwell.v1.Limiter.EndOverride:input_type -> dipwell.v1.EndOverrideRequest
-	18, // 26: dipwell.v1.Limiter.Overrides:input_type -> dipwell.v1.OverridesRequest
-	2,  // 27: dipwell.v1.Limiter.Take:output_type -> dipwell.v1.Decision
-	2,  // 28: dipwell.v1.Limiter.Check:output_type -> dipwell.v1.Decision
-	2,  // 29: dipwell.v1.Limiter.TakeUpTo:output_type -> dipwell.v1.Decision
-	2,  // 30: dipwell.v1.Limiter.Reserve:output_type -> dipwell.v1.Decision
-	2,  // 31: dipwell.v1.Limiter.Charge:output_type -> dipwell.v1.Decision
-	2,  // 32: dipwell.v1.Limiter.Refund:output_type -> dipwell.v1.Decision
-	2,  // 33: dipwell.v1.Limiter.Reset:output_type -> dipwell.v1.Decision
-	4,  // 34: dipwell.v1.Limiter.Cancel:output_type -> dipwell.v1.CancelResponse
-	2,  // 35: dipwell.v1.Limiter.Wait:output_type -> dipwell.v1.Decision
-	12, // 36: dipwell.v1.Limiter.Ready:output_type -> dipwell.v1.ReadyResponse
-	2,  // 37: dipwell.v1.Limiter.Hold:output_type -> dipwell.v1.Decision
-	2,  // 38: dipwell.v1.Limiter.Settle:output_type -> dipwell.v1.Decision
-	2,  // 39: dipwell.v1.Limiter.Extend:output_type -> dipwell.v1.Decision
-	10, // 40: dipwell.v1.Limiter.Holds:output_type -> dipwell.v1.HoldsResponse
-	14, // 41: dipwell.v1.Limiter.SetOverride:output_type -> dipwell.v1.Override
-	17, // 42: dipwell.v1.Limiter.EndOverride:output_type -> dipwell.v1.EndOverrideResponse
-	19, // 43: dipwell.v1.Limiter.Overrides:output_type -> dipwell.v1.OverridesResponse
-	27, // [27:44] is the sub-list for method output_type
-	10, // [10:27] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	0,  // 4: dipwell.v1.Limiter.Take:input_type -> dipwell.v1.Call
+	0,  // 5: dipwell.v1.Limiter.Check:input_type -> dipwell.v1.Call
+	0,  // 6: dipwell.v1.Limiter.TakeUpTo:input_type -> dipwell.v1.Call
+	0,  // 7: dipwell.v1.Limiter.Reserve:input_type -> dipwell.v1.Call
+	0,  // 8: dipwell.v1.Limiter.Charge:input_type -> dipwell.v1.Call
+	0,  // 9: dipwell.v1.Limiter.Refund:input_type -> dipwell.v1.Call
+	0,  // 10: dipwell.v1.Limiter.Reset:input_type -> dipwell.v1.Call
+	3,  // 11: dipwell.v1.Limiter.Cancel:input_type -> dipwell.v1.CancelRequest
+	5,  // 12: dipwell.v1.Limiter.Wait:input_type -> dipwell.v1.WaitRequest
+	9,  // 13: dipwell.v1.Limiter.Ready:input_type -> dipwell.v1.ReadyRequest
+	6,  // 14: dipwell.v1.Limiter.Hold:input_type -> dipwell.v1.HoldRequest
+	7,  // 15: dipwell.v1.Limiter.Settle:input_type -> dipwell.v1.SettleRequest
+	8,  // 16: dipwell.v1.Limiter.Extend:input_type -> dipwell.v1.ExtendRequest
+	2,  // 17: dipwell.v1.Limiter.Take:output_type -> dipwell.v1.Decision
+	2,  // 18: dipwell.v1.Limiter.Check:output_type -> dipwell.v1.Decision
+	2,  // 19: dipwell.v1.Limiter.TakeUpTo:output_type -> dipwell.v1.Decision
+	2,  // 20: dipwell.v1.Limiter.Reserve:output_type -> dipwell.v1.Decision
+	2,  // 21: dipwell.v1.Limiter.Charge:output_type -> dipwell.v1.Decision
+	2,  // 22: dipwell.v1.Limiter.Refund:output_type -> dipwell.v1.Decision
+	2,  // 23: dipwell.v1.Limiter.Reset:output_type -> dipwell.v1.Decision
+	4,  // 24: dipwell.v1.Limiter.Cancel:output_type -> dipwell.v1.CancelResponse
+	2,  // 25: dipwell.v1.Limiter.Wait:output_type -> dipwell.v1.Decision
+	10, // 26: dipwell.v1.Limiter.Ready:output_type -> dipwell.v1.ReadyResponse
+	2,  // 27: dipwell.v1.Limiter.Hold:output_type -> dipwell.v1.Decision
+	2,  // 28: dipwell.v1.Limiter.Settle:output_type -> dipwell.v1.Decision
+	2,  // 29: dipwell.v1.Limiter.Extend:output_type -> dipwell.v1.Decision
+	17, // [17:30] is the sub-list for method output_type
+	4,  // [4:17] is the sub-list for method input_type
+	4,  // [4:4] is the sub-list for extension type_name
+	4,  // [4:4] is the sub-list for extension extendee
+	0,  // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_proto_dipwell_v1_dipwell_proto_init() }
@@ -1691,17 +1051,13 @@ func file_proto_dipwell_v1_dipwell_proto_init() {
 	file_proto_dipwell_v1_dipwell_proto_msgTypes[5].OneofWrappers = []any{}
 	file_proto_dipwell_v1_dipwell_proto_msgTypes[6].OneofWrappers = []any{}
 	file_proto_dipwell_v1_dipwell_proto_msgTypes[9].OneofWrappers = []any{}
-	file_proto_dipwell_v1_dipwell_proto_msgTypes[11].OneofWrappers = []any{}
-	file_proto_dipwell_v1_dipwell_proto_msgTypes[14].OneofWrappers = []any{}
-	file_proto_dipwell_v1_dipwell_proto_msgTypes[16].OneofWrappers = []any{}
-	file_proto_dipwell_v1_dipwell_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_dipwell_v1_dipwell_proto_rawDesc), len(file_proto_dipwell_v1_dipwell_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

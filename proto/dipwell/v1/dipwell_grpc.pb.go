@@ -21,23 +21,19 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Limiter_Take_FullMethodName        = "/dipwell.v1.Limiter/Take"
-	Limiter_Check_FullMethodName       = "/dipwell.v1.Limiter/Check"
-	Limiter_TakeUpTo_FullMethodName    = "/dipwell.v1.Limiter/TakeUpTo"
-	Limiter_Reserve_FullMethodName     = "/dipwell.v1.Limiter/Reserve"
-	Limiter_Charge_FullMethodName      = "/dipwell.v1.Limiter/Charge"
-	Limiter_Refund_FullMethodName      = "/dipwell.v1.Limiter/Refund"
-	Limiter_Reset_FullMethodName       = "/dipwell.v1.Limiter/Reset"
-	Limiter_Cancel_FullMethodName      = "/dipwell.v1.Limiter/Cancel"
-	Limiter_Wait_FullMethodName        = "/dipwell.v1.Limiter/Wait"
-	Limiter_Ready_FullMethodName       = "/dipwell.v1.Limiter/Ready"
-	Limiter_Hold_FullMethodName        = "/dipwell.v1.Limiter/Hold"
-	Limiter_Settle_FullMethodName      = "/dipwell.v1.Limiter/Settle"
-	Limiter_Extend_FullMethodName      = "/dipwell.v1.Limiter/Extend"
-	Limiter_Holds_FullMethodName       = "/dipwell.v1.Limiter/Holds"
-	Limiter_SetOverride_FullMethodName = "/dipwell.v1.Limiter/SetOverride"
-	Limiter_EndOverride_FullMethodName = "/dipwell.v1.Limiter/EndOverride"
-	Limiter_Overrides_FullMethodName   = "/dipwell.v1.Limiter/Overrides"
+	Limiter_Take_FullMethodName     = "/dipwell.v1.Limiter/Take"
+	Limiter_Check_FullMethodName    = "/dipwell.v1.Limiter/Check"
+	Limiter_TakeUpTo_FullMethodName = "/dipwell.v1.Limiter/TakeUpTo"
+	Limiter_Reserve_FullMethodName  = "/dipwell.v1.Limiter/Reserve"
+	Limiter_Charge_FullMethodName   = "/dipwell.v1.Limiter/Charge"
+	Limiter_Refund_FullMethodName   = "/dipwell.v1.Limiter/Refund"
+	Limiter_Reset_FullMethodName    = "/dipwell.v1.Limiter/Reset"
+	Limiter_Cancel_FullMethodName   = "/dipwell.v1.Limiter/Cancel"
+	Limiter_Wait_FullMethodName     = "/dipwell.v1.Limiter/Wait"
+	Limiter_Ready_FullMethodName    = "/dipwell.v1.Limiter/Ready"
+	Limiter_Hold_FullMethodName     = "/dipwell.v1.Limiter/Hold"
+	Limiter_Settle_FullMethodName   = "/dipwell.v1.Limiter/Settle"
+	Limiter_Extend_FullMethodName   = "/dipwell.v1.Limiter/Extend"
 )
 
 // LimiterClient is the client API for Limiter service.
@@ -46,15 +42,14 @@ const (
 //
 // Limiter decides calls. A refusal is a Decision with allowed = false, not an
 // error. Errors: INVALID_ARGUMENT names the field at fault; NOT_FOUND is an
-// unknown limit, plan, hold or override; FAILED_PRECONDITION a reservation that
+// unknown limit, plan or hold; FAILED_PRECONDITION a reservation that
 // is unknown, spent, due or reset, or a hold that has ended or was made or settled
 // by another call; UNAVAILABLE a store that cannot answer, for limits that fail
 // closed; UNIMPLEMENTED what the store cannot do.
 //
-// Refund, Reset, Holds, SetOverride, EndOverride and Overrides are admin calls:
-// with an admin token they need the metadata "authorization: Bearer TOKEN",
-// without one a loopback listener; otherwise they are UNAUTHENTICATED or
-// PERMISSION_DENIED. A service with callers needs a token in every call.
+// Refund and Reset are admin calls: with an admin token they need the metadata
+// "authorization: Bearer TOKEN", without one a loopback listener; otherwise they are
+// UNAUTHENTICATED or PERMISSION_DENIED. A service with callers needs a token in every call.
 type LimiterClient interface {
 	// Take takes all the tokens, or none.
 	Take(ctx context.Context, in *Call, opts ...grpc.CallOption) (*Decision, error)
@@ -84,14 +79,6 @@ type LimiterClient interface {
 	Settle(ctx context.Context, in *SettleRequest, opts ...grpc.CallOption) (*Decision, error)
 	// Extend moves the expiry of a hold.
 	Extend(ctx context.Context, in *ExtendRequest, opts ...grpc.CallOption) (*Decision, error)
-	// Holds lists the live holds of a key (admin).
-	Holds(ctx context.Context, in *HoldsRequest, opts ...grpc.CallOption) (*HoldsResponse, error)
-	// SetOverride sets the override of a key, in place of the one it may have (admin).
-	SetOverride(ctx context.Context, in *SetOverrideRequest, opts ...grpc.CallOption) (*Override, error)
-	// EndOverride ends the override of a key (admin).
-	EndOverride(ctx context.Context, in *EndOverrideRequest, opts ...grpc.CallOption) (*EndOverrideResponse, error)
-	// Overrides lists the live overrides of a limit in pages (admin).
-	Overrides(ctx context.Context, in *OverridesRequest, opts ...grpc.CallOption) (*OverridesResponse, error)
 }
 
 type limiterClient struct {
@@ -232,61 +219,20 @@ func (c *limiterClient) Extend(ctx context.Context, in *ExtendRequest, opts ...g
 	return out, nil
 }
 
-func (c *limiterClient) Holds(ctx context.Context, in *HoldsRequest, opts ...grpc.CallOption) (*HoldsResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(HoldsResponse)
-	err := c.cc.Invoke(ctx, Limiter_Holds_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *limiterClient) SetOverride(ctx context.Context, in *SetOverrideRequest, opts ...grpc.CallOption) (*Override, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(Override)
-	err := c.cc.Invoke(ctx, Limiter_SetOverride_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *limiterClient) EndOverride(ctx context.Context, in *EndOverrideRequest, opts ...grpc.CallOption) (*EndOverrideResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(EndOverrideResponse)
-	err := c.cc.Invoke(ctx, Limiter_EndOverride_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *limiterClient) Overrides(ctx context.Context, in *OverridesRequest, opts ...grpc.CallOption) (*OverridesResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(OverridesResponse)
-	err := c.cc.Invoke(ctx, Limiter_Overrides_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 // LimiterServer is the server API for Limiter service.
 // All implementations must embed UnimplementedLimiterServer
 // for forward compatibility.
 //
 // Limiter decides calls. A refusal is a Decision with allowed = false, not an
 // error. Errors: INVALID_ARGUMENT names the field at fault; NOT_FOUND is an
-// unknown limit, plan, hold or override; FAILED_PRECONDITION a reservation that
+// unknown limit, plan or hold; FAILED_PRECONDITION a reservation that
 // is unknown, spent, due or reset, or a hold that has ended or was made or settled
 // by another call; UNAVAILABLE a store that cannot answer, for limits that fail
 // closed; UNIMPLEMENTED what the store cannot do.
 //
-// Refund, Reset, Holds, SetOverride, EndOverride and Overrides are admin calls:
-// with an admin token they need the metadata "authorization: Bearer TOKEN",
-// without one a loopback listener; otherwise they are UNAUTHENTICATED or
-// PERMISSION_DENIED. A service with callers needs a token in every call.
+// Refund and Reset are admin calls: with an admin token they need the metadata
+// "authorization: Bearer TOKEN", without one a loopback listener; otherwise they are
+// UNAUTHENTICATED or PERMISSION_DENIED. A service with callers needs a token in every call.
 type LimiterServer interface {
 	// Take takes all the tokens, or none.
 	Take(context.Context, *Call) (*Decision, error)
@@ -316,14 +262,6 @@ type LimiterServer interface {
 	Settle(context.Context, *SettleRequest) (*Decision, error)
 	// Extend moves the expiry of a hold.
 	Extend(context.Context, *ExtendRequest) (*Decision, error)
-	// Holds lists the live holds of a key (admin).
-	Holds(context.Context, *HoldsRequest) (*HoldsResponse, error)
-	// SetOverride sets the override of a key, in place of the one it may have (admin).
-	SetOverride(context.Context, *SetOverrideRequest) (*Override, error)
-	// EndOverride ends the override of a key (admin).
-	EndOverride(context.Context, *EndOverrideRequest) (*EndOverrideResponse, error)
-	// Overrides lists the live overrides of a limit in pages (admin).
-	Overrides(context.Context, *OverridesRequest) (*OverridesResponse, error)
 	mustEmbedUnimplementedLimiterServer()
 }
 
@@ -372,18 +310,6 @@ func (UnimplementedLimiterServer) Settle(context.Context, *SettleRequest) (*Deci
 }
 func (UnimplementedLimiterServer) Extend(context.Context, *ExtendRequest) (*Decision, error) {
 	return nil, status.Error(codes.Unimplemented, "method Extend not implemented")
-}
-func (UnimplementedLimiterServer) Holds(context.Context, *HoldsRequest) (*HoldsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Holds not implemented")
-}
-func (UnimplementedLimiterServer) SetOverride(context.Context, *SetOverrideRequest) (*Override, error) {
-	return nil, status.Error(codes.Unimplemented, "method SetOverride not implemented")
-}
-func (UnimplementedLimiterServer) EndOverride(context.Context, *EndOverrideRequest) (*EndOverrideResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method EndOverride not implemented")
-}
-func (UnimplementedLimiterServer) Overrides(context.Context, *OverridesRequest) (*OverridesResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Overrides not implemented")
 }
 func (UnimplementedLimiterServer) mustEmbedUnimplementedLimiterServer() {}
 func (UnimplementedLimiterServer) testEmbeddedByValue()                 {}
@@ -640,78 +566,6 @@ func _Limiter_Extend_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Limiter_Holds_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(HoldsRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(LimiterServer).Holds(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: Limiter_Holds_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(LimiterServer).Holds(ctx, req.(*HoldsRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _Limiter_SetOverride_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(SetOverrideRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(LimiterServer).SetOverride(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: Limiter_SetOverride_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(LimiterServer).SetOverride(ctx, req.(*SetOverrideRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _Limiter_EndOverride_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(EndOverrideRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(LimiterServer).EndOverride(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: Limiter_EndOverride_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(LimiterServer).EndOverride(ctx, req.(*EndOverrideRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _Limiter_Overrides_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(OverridesRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(LimiterServer).Overrides(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: Limiter_Overrides_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(LimiterServer).Overrides(ctx, req.(*OverridesRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 // Limiter_ServiceDesc is the grpc.ServiceDesc for Limiter service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -770,22 +624,6 @@ var Limiter_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Extend",
 			Handler:    _Limiter_Extend_Handler,
-		},
-		{
-			MethodName: "Holds",
-			Handler:    _Limiter_Holds_Handler,
-		},
-		{
-			MethodName: "SetOverride",
-			Handler:    _Limiter_SetOverride_Handler,
-		},
-		{
-			MethodName: "EndOverride",
-			Handler:    _Limiter_EndOverride_Handler,
-		},
-		{
-			MethodName: "Overrides",
-			Handler:    _Limiter_Overrides_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
