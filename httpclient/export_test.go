@@ -4,5 +4,5 @@ package httpclient
 func (t *Transport) Remembered() int {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
-	return len(t.table.entries)
+	return t.table.entries.Len()
 }

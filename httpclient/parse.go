@@ -22,6 +22,9 @@ type quota struct {
 
 const unknown = -1
 
+// maxBucket is how many bytes of a bucket's name are kept.
+const maxBucket = 256
+
 // maxQuotas is how many quotas of a response are read.
 const maxQuotas = 8
 
@@ -70,7 +73,6 @@ func parse(a *advice, h http.Header, now time.Time, most time.Duration) {
 	p.ietf()
 	p.plain()
 	p.units()
-	p.anthropic()
 	p.unified()
 }
 
@@ -138,7 +140,8 @@ func (p *parser) plain() {
 	if limit == "" && remaining == "" && reset == "" {
 		limit, remaining, reset = p.get("X-Rate-Limit-Limit"), p.get("X-Rate-Limit-Remaining"), p.get("X-Rate-Limit-Reset")
 	}
-	p.a.Bucket = p.get("X-Ratelimit-Resource")
+	bucket := p.get("X-Ratelimit-Resource")
+	p.a.Bucket = bucket[:min(len(bucket), maxBucket)]
 	p.a.github = p.a.Bucket != "" || p.get("X-Github-Request-Id") != ""
 	after := p.get("X-Ratelimit-Reset-After")
 	if remaining == "" && reset == "" && after == "" {
@@ -209,36 +212,33 @@ func (p *parser) reset(v string) time.Duration {
 	return unknown
 }
 
-// units reads OpenAI's fields, which end in the unit and give times as durations.
+// steady are the quotas of OpenAI, whose resets are durations, and of Anthropic, in RFC 3339.
+// They refill steadily.
+var steady = [...]struct{ name, limit, remaining, reset string }{
+	{"requests", "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"},
+	{"tokens", "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"},
+	{"requests", "Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset"},
+	{"tokens", "Anthropic-Ratelimit-Tokens-Limit", "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset"},
+	{"input-tokens", "Anthropic-Ratelimit-Input-Tokens-Limit", "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset"},
+	{"output-tokens", "Anthropic-Ratelimit-Output-Tokens-Limit", "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"},
+}
+
+// units reads the fields of steady.
 func (p *parser) units() {
-	reset := func(v string) time.Duration {
-		if s, ok := duration(v); ok && s < epochSeconds {
-			return p.seconds(s)
+	for _, f := range steady {
+		left := p.get(f.remaining)
+		if left == "" {
+			continue
 		}
-		return p.reset(v)
+		q := p.quota(f.name)
+		if q == nil {
+			return
+		}
+		q.Limit, q.Remaining, q.Reset, q.Refills = count(p.get(f.limit)), count(left), p.reset(p.get(f.reset)), true
+		if s, ok := duration(p.get(f.reset)); ok && s < epochSeconds {
+			q.Reset = p.seconds(s)
+		}
 	}
-	p.refilled("requests", "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests", reset)
-	p.refilled("tokens", "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens", reset)
-}
-
-// refilled adds a quota that refills steadily, if the response has its remaining tokens.
-func (p *parser) refilled(name, limit, remaining, at string, reset func(string) time.Duration) {
-	left := p.get(remaining)
-	if left == "" {
-		return
-	}
-	if q := p.quota(name); q != nil {
-		q.Limit, q.Remaining, q.Reset, q.Refills = count(p.get(limit)), count(left), reset(p.get(at)), true
-	}
-}
-
-// anthropic reads Anthropic's fields, whose times are RFC 3339.
-func (p *parser) anthropic() {
-	reset := p.reset
-	p.refilled("requests", "Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset", reset)
-	p.refilled("tokens", "Anthropic-Ratelimit-Tokens-Limit", "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset", reset)
-	p.refilled("input-tokens", "Anthropic-Ratelimit-Input-Tokens-Limit", "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset", reset)
-	p.refilled("output-tokens", "Anthropic-Ratelimit-Output-Tokens-Limit", "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset", reset)
 }
 
 // unified reads the fields of Anthropic's subscriptions. They have no numbers, but say

@@ -5,42 +5,35 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/dipwell/dipwell/internal/bounded"
 )
 
-// table is what a transport has learned, for all its requests: an entry for each
-// host, and for each bucket and route of a host with buckets. A request locks mu
-// twice, for less than a microsecond.
+// table is what a transport has learned, for all its requests: an entry for each host, and
+// for each route of a host whose routes have different limits. A request locks mu twice,
+// for less than a microsecond. Forgetting an entry costs at most a request that is refused.
 type table struct {
 	mu      sync.Mutex
-	entries map[key]*entry
-	max     int
-	most    time.Duration // Config.MaxBlock
+	entries bounded.Map[key, *entry]
 }
 
 // key identifies an entry. Different credentials have different entries.
 type key struct {
-	host string
-	cred uint64
-	kind byte // 0 for a host, 'b' for a bucket, 'r' for a route
-	name string
+	host  string
+	cred  uint64
+	route string // "" for a host
 }
 
-// entry is a host, a bucket, or a route with its bucket.
+// entry is a host or a route.
 type entry struct {
-	used     time.Time // time of the last request, for evict
 	blocked  time.Time // no request is sent before this
 	told     bool      // by a Retry-After
 	name     string    // name of the quota or bucket that blocked
 	quotas   []state
 	inFlight int64         // requests in flight
 	tokens   int64         // their cost in tokens
-	waiting  int           // requests that wait for this entry, which must not be evicted
 	changed  chan struct{} // closed when a request in flight ends; nil if nobody waits for that
-
-	split   bool   // of a host: it has buckets
-	bucket  string // of a route: the name of its bucket
-	target  *entry // of a route: its bucket
-	evicted bool
+	split    bool          // of a host: its routes have entries
 }
 
 // state is a quota as last learned from a response.
@@ -140,61 +133,22 @@ func (s *state) update(q *quota, now time.Time, most time.Duration) {
 	s.Name = name
 }
 
-// get returns an entry, or nil.
-func (t *table) get(k key, now time.Time) *entry {
-	e := t.entries[k]
-	if e != nil {
-		e.used = now
+// add returns an entry, and makes it if there is none.
+func (t *table) add(k key) *entry {
+	e, ok := t.entries.Get(k)
+	if !ok {
+		e = &entry{}
 	}
+	k.host, k.route = strings.Clone(k.host), strings.Clone(k.route) // do not keep the whole header or URL
+	t.entries.Put(k, e)                                             // also one that is known, so that it is not the next to be forgotten
 	return e
-}
-
-// add returns an entry, and makes it if there is none. It returns nil if the table
-// is full and all its entries are in use.
-func (t *table) add(k key, now time.Time) *entry {
-	if e := t.get(k, now); e != nil {
-		return e
-	}
-	if len(t.entries) >= t.max && !t.evict() {
-		return nil
-	}
-	k.host, k.name = strings.Clone(k.host), strings.Clone(k.name) // do not keep the whole header or URL
-	e := &entry{used: now}
-	if t.entries == nil {
-		t.entries = map[key]*entry{}
-	}
-	t.entries[k] = e
-	return e
-}
-
-// evict removes the least recently used of a few entries, which the map returns in
-// random order. It returns false if all entries are in use.
-func (t *table) evict() bool {
-	const sample = 16
-	var oldest key
-	var found *entry
-	seen := 0
-	for k, e := range t.entries {
-		if e.inFlight == 0 && e.waiting == 0 && (found == nil || e.used.Before(found.used)) {
-			oldest, found = k, e
-		}
-		if seen++; seen >= sample && found != nil {
-			break
-		}
-	}
-	if found == nil {
-		return false
-	}
-	found.evicted = true
-	delete(t.entries, oldest)
-	return true
 }
 
 // flight is a request in flight, and the entries that count it.
 type flight struct {
-	host, bucket *entry
-	tokens       int64
-	adaptive     []string // adaptive limits that will observe the request
+	host, route *entry // nil if not known
+	tokens      int64
+	adaptive    []string // adaptive limits that will observe the request
 }
 
 // pause is why a request must wait.
@@ -207,7 +161,7 @@ type pause struct {
 
 // entries yields the entries that count the flight.
 func (k *flight) entries(yield func(*entry) bool) {
-	for _, e := range [...]*entry{k.host, k.bucket} {
+	for _, e := range [...]*entry{k.host, k.route} {
 		if e != nil && !yield(e) {
 			return
 		}
@@ -335,15 +289,12 @@ func newState(q *quota) state {
 		tokens: strings.Contains(q.Name, "tokens")}
 }
 
-// block makes requests of the bucket, or of the host, wait for the time wait. A Retry-After
+// block makes requests of the route, or of the host, wait for the time wait. A Retry-After
 // also ends an earlier block that was computed from a reset.
 func (k *flight) block(a *advice, now time.Time, wait time.Duration) {
 	e := k.host
-	if k.bucket != nil {
-		e = k.bucket
-	}
-	if e == nil { // the table is full
-		return
+	if k.route != nil {
+		e = k.route
 	}
 	told := a.RetryAfter >= 0
 	if until := now.Add(wait); until.After(e.blocked) || told && !e.told {

@@ -70,8 +70,8 @@ type Config struct {
 	// value of Authorization, X-Api-Key and Api-Key.
 	Budget func(*http.Request) string
 
-	// MaxRemembered is how many hosts, resources and routes are kept in memory.
-	// Default: 4096.
+	// MaxRemembered is how many hosts and routes are kept in memory, at
+	// least 2. Default: 4096.
 	MaxRemembered int
 
 	// OnWait, if set, is called before every wait and for every failure, for
@@ -132,7 +132,9 @@ func New(c Config) (*Transport, error) {
 	if c.Base == nil {
 		c.Base = http.DefaultTransport
 	}
-	return &Transport{Config: c, seed: maphash.MakeSeed(), table: table{max: c.MaxRemembered, most: c.MaxBlock}}, nil
+	t := &Transport{Config: c, seed: maphash.MakeSeed()}
+	t.table.entries.Most = max(1, c.MaxRemembered/2) // in each of two generations
+	return t, nil
 }
 
 // LimitedError is the error of a request that could not succeed in time: it was
@@ -179,7 +181,7 @@ func (e *LimitedError) Unwrap() error { return e.Err }
 // *LimitedError if a wait would be longer than the context's deadline or MaxWait
 // allows.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if t.table.max == 0 {
+	if t.table.entries.Most == 0 {
 		closeBody(r)
 		return nil, errors.New("httpclient: the Transport was not made by New")
 	}
@@ -279,7 +281,7 @@ func (t *Transport) enter(r *http.Request, k *flight, left *time.Duration) error
 	for {
 		now := time.Now()
 		t.table.mu.Lock()
-		t.find(r, id, k, now)
+		t.find(r, id, k)
 		p := t.table.admit(k, now)
 		if p.wait <= 0 {
 			t.table.mu.Unlock()
@@ -299,40 +301,22 @@ func (t *Transport) enter(r *http.Request, k *flight, left *time.Duration) error
 			}
 			changed = p.entry.changed
 		}
-		p.entry.waiting++
 		t.table.mu.Unlock()
 		if !p.soft {
 			t.onWait(r, limited(r, p.name, 0, p.wait))
 		}
-		err := t.sleep(r.Context(), min(p.wait, may), left, changed)
-		t.table.mu.Lock()
-		p.entry.waiting--
-		t.table.mu.Unlock()
-		if err != nil {
+		if err := t.sleep(r.Context(), min(p.wait, may), left, changed); err != nil {
 			return err
 		}
 	}
 }
 
-// find sets the entries that count a request: its host's, and its bucket's if it
-// is known.
-func (t *Transport) find(r *http.Request, id key, k *flight, now time.Time) {
-	k.host, k.bucket = t.table.get(id, now), nil
-	if k.host == nil || !k.host.split {
-		return
-	}
-	id.kind, id.name = 'r', route(r)
-	if rt := t.table.get(id, now); rt != nil {
-		if rt.target.evicted { // another route of the bucket may have a new entry
-			id.kind, id.name = 'b', rt.bucket
-			e := t.table.get(id, now)
-			if e == nil {
-				return
-			}
-			rt.target = e
-		}
-		rt.target.used = now
-		k.bucket = rt.target
+// find sets the entries that count a request: its host's, and its route's if that has one.
+func (t *Transport) find(r *http.Request, id key, k *flight) {
+	k.host, _ = t.table.entries.Get(id)
+	if k.route = nil; k.host != nil && k.host.split {
+		id.route = route(r)
+		k.route, _ = t.table.entries.Get(id)
 	}
 }
 
@@ -365,7 +349,7 @@ func (t *Transport) learn(r *http.Request, resp *http.Response, k *flight, a *ad
 		k.obey(now, wait)
 	case retry && !told: // an earlier response, or one to another request meanwhile, may have said more
 		if a.n == 0 {
-			t.find(r, t.key(r), k, now)
+			t.find(r, t.key(r), k)
 		}
 		if d := k.delay(now); d > 0 {
 			wait, known = max(wait, d, least), true
@@ -377,54 +361,22 @@ func (t *Transport) learn(r *http.Request, resp *http.Response, k *flight, a *ad
 // remember sets the entries of a flight to those of the response, and updates their quotas.
 func (t *Transport) remember(r *http.Request, k *flight, a *advice, now time.Time) {
 	id := t.key(r)
-	host := t.table.add(id, now)
-	if host == nil {
-		return
+	k.host, k.route = t.table.add(id), nil
+	e := k.host
+	if a.Bucket != "" {
+		k.host.split = true
+		id.route = route(r)
+		k.route = t.table.add(id)
+		e = k.route
 	}
-	e := host
-	k.host, k.bucket = host, nil
-	if a.Bucket != "" && len(a.Bucket) <= maxBucket {
-		k.bucket = t.bucket(r, host, id, a, now)
-		e = k.bucket
-	}
-	if e != nil {
-		e.learn(a, now, t.MaxBlock)
-	}
+	e.learn(a, now, t.MaxBlock)
 }
 
-// maxBucket is the longest name of a bucket.
-const maxBucket = 256
-
 // route returns the route of a request, the first segment of its path. At GitHub, requests
-// of one route have the same bucket.
+// of one route have the same limit.
 func route(r *http.Request) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/api/v3"), "/"), "/")
 	return name
-}
-
-// bucket returns the entry of the response's bucket, and records it as the bucket
-// of the request's route. It returns nil if the table is full.
-func (t *Transport) bucket(r *http.Request, host *entry, id key, a *advice, now time.Time) *entry {
-	host.split = true
-	at := id
-	at.kind, at.name = 'r', route(r)
-	rt := t.table.get(at, now)
-	if rt != nil && !rt.target.evicted && rt.bucket == a.Bucket {
-		rt.target.used = now
-		return rt.target
-	}
-	b := id
-	b.kind, b.name = 'b', a.Bucket
-	e := t.table.add(b, now)
-	if e == nil {
-		return nil
-	}
-	e.waiting++ // so that adding its route does not evict it
-	if rt = t.table.add(at, now); rt != nil {
-		rt.bucket, rt.target = strings.Clone(a.Bucket), e
-	}
-	e.waiting--
-	return e
 }
 
 // CloseIdleConnections closes the idle connections of Base, if it has such a

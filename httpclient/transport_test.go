@@ -549,7 +549,7 @@ func TestFieldsOfALimit(t *testing.T) {
 	}
 }
 
-// Many hosts and routes do not grow the table, and a host in use is not evicted.
+// Many hosts and routes do not grow the table.
 func TestMaxRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newTransport(t, httpclient.Config{MaxRemembered: 50, FailFast: true, Base: service(func(w http.ResponseWriter, r *http.Request) {
