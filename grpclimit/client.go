@@ -34,11 +34,6 @@ type ClientConfig struct {
 	// stream that is not read.
 	Limits []Limit
 
-	// Received are taken before each message that a stream receives, and Sent
-	// before each message that it sends. At most 16 each. A Received message is not
-	// known yet when its tokens are taken: Call.Message is nil. Default: none.
-	Received, Sent []Limit
-
 	// FailFast makes a call that would have to wait fail at once, with the refusal of its
 	// limit or the server's status. By default a call waits, at most until its deadline. If
 	// the wait would end after the deadline, the call also fails at once.
@@ -46,8 +41,7 @@ type ClientConfig struct {
 
 	// MaxWait is the longest time that a call waits in total, whatever its deadline and the
 	// server's RetryInfo: for the limits, for the RetryInfo of earlier calls, and between
-	// its attempts. For a stream it applies to each message. If it is negative, NewClient
-	// returns an error. Default: 1 minute.
+	// its attempts. If it is negative, NewClient returns an error. Default: 1 minute.
 	MaxWait time.Duration
 
 	// MaxAttempts is how often a unary call is sent, 1 to 100, the first time
@@ -55,9 +49,8 @@ type ClientConfig struct {
 	// streams never are. Default: 4.
 	MaxAttempts int
 
-	// Refused returns the error of a call that Limits, Received or Sent
-	// refused. If it returns nil, the call goes on although it took nothing. Default:
-	// Refuse.
+	// Refused returns the error of a call that Limits refused. If it returns nil, the
+	// call goes on although it took nothing. Default: Refuse.
 	Refused func(context.Context, *dipwell.Decision) error
 
 	// Failed returns the error of a call that could not be decided. Default: Fail.
@@ -105,7 +98,7 @@ func (c *client) options() []grpc.DialOption {
 }
 
 func newClient(limiter *dipwell.Limiter, c ClientConfig) (*client, error) {
-	if err := errors.Join(check(limiter, "Limits", c.Limits, front.Waits), check(limiter, "Received", c.Received, front.Waits), check(limiter, "Sent", c.Sent, front.Waits)); err != nil {
+	if err := check(limiter, "Limits", c.Limits, front.Waits); err != nil {
 		return nil, err
 	}
 	if c.MaxWait < 0 {
@@ -148,17 +141,15 @@ func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 	if err != nil {
 		return nil, err
 	}
-	caller, began := ctx, time.Now()
-	ctx, cancel := context.WithCancel(ctx)
+	began := time.Now()
+	first := func(err error) { c.observeCall(ctx, adaptive, began, err) }
 	stream, err := open(ctx, desc, cc, method, opts...)
 	if err != nil {
-		cancel()
-		c.observeCall(caller, adaptive, began, err)
+		first(err)
 		c.learn(cc.Target(), method, err)
 		return nil, err
 	}
-	first := func(err error) { c.observeCall(caller, adaptive, began, err) }
-	return &clientStream{ClientStream: stream, c: c, target: cc.Target(), method: method, single: !desc.ServerStreams, cancel: cancel, first: first}, nil
+	return &clientStream{ClientStream: stream, c: c, target: cc.Target(), method: method, first: first}, nil
 }
 
 // observeCall reports a call, sent at began, to the adaptive limits.
@@ -192,13 +183,13 @@ func (c *client) admit(ctx context.Context, w *waitBudget, target, method string
 	if len(c.Limits) == 0 {
 		return nil, nil
 	}
+	call, most := &Call{Context: ctx, Method: method, Message: req}, time.Duration(0)
 	var d dipwell.Decision
-	call, most := &Call{Method: method, Message: req}, time.Duration(0)
 	if !w.failFast {
 		most = max(w.left, 0)
 	}
 	start := time.Now()
-	if err = c.take(ctx, &d, c.Limits, call, most); !w.failFast {
+	if _, err = c.take(&d, c.Limits, call, most, 0); !w.failFast {
 		w.left -= time.Since(start)
 	}
 	if d.Allowed { // otherwise the call goes on although it took nothing
@@ -262,54 +253,23 @@ func (w *waitBudget) sleep(ctx context.Context, wait time.Duration) error {
 // minSleep prevents a busy loop when a server's delay is 0.
 const minSleep = time.Millisecond
 
-// clientStream takes from the limits for each message, and remembers the
-// RetryInfo of the status that ends the stream.
+// clientStream observes the first message of a stream, and remembers the RetryInfo of the
+// status that ends it.
 type clientStream struct {
 	grpc.ClientStream
 	c              *client
 	target, method string
-	single         bool               // the server sends one message
-	cancel         context.CancelFunc // ends the stream after a refused message
-	first          func(error)        // called with the first message's result, or the end; nil once it was called
-}
-
-func (s *clientStream) SendMsg(m any) error {
-	if err := s.take(s.c.Sent, m); err != nil {
-		return err
-	}
-	return s.ClientStream.SendMsg(m)
+	first          func(error) // called with the first message's result, or the end; nil once it was called
 }
 
 func (s *clientStream) RecvMsg(m any) error {
-	if err := s.take(s.c.Received, nil); err != nil {
-		return err
-	}
 	err := s.ClientStream.RecvMsg(m)
 	if s.first != nil {
 		s.first(err)
 		s.first = nil
 	}
-	if err != nil || s.single {
-		s.cancel() // the stream has ended
-	}
 	if err != nil {
 		s.c.learn(s.target, s.method, err)
-	}
-	return err
-}
-
-func (s *clientStream) take(limits []Limit, m any) error {
-	if len(limits) == 0 {
-		return nil
-	}
-	bound := s.c.MaxWait
-	if s.c.FailFast {
-		bound = 0
-	}
-	var d dipwell.Decision
-	err := s.c.take(s.Context(), &d, limits, &Call{Method: s.method, Message: m}, bound)
-	if err != nil {
-		s.cancel()
 	}
 	return err
 }

@@ -21,9 +21,9 @@ import (
 // The plan and the limit are chosen by the call.
 func TestChooses(t *testing.T) {
 	l, _ := newLimiter(t, "api=1/1m,burst=1,plans=pro:burst=3", "search=1/1m,burst=2")
-	of := func(name string) func(context.Context, *grpclimit.Call) string {
-		return func(ctx context.Context, _ *grpclimit.Call) string {
-			if v := metadata.ValueFromIncomingContext(ctx, name); len(v) == 1 {
+	of := func(name string) func(*grpclimit.Call) string {
+		return func(c *grpclimit.Call) string {
+			if v := metadata.ValueFromIncomingContext(c.Context, name); len(v) == 1 {
 				return v[0]
 			}
 			return ""

@@ -14,11 +14,13 @@ import (
 // Call describes a call or a message to key and cost functions, which must not change or
 // keep it.
 type Call struct {
+	// Context is that of the call, with its deadline and metadata.
+	Context context.Context //nolint:containedctx // as an http.Request has it
 	// Method is "/package.Service/Method".
 	Method string
 	// Message is the request of a unary call, or the message of a stream. It is nil
-	// when a stream begins, and before a client receives. It is of the type that the
-	// service's code was generated with: proto.Size of it is a cost by size.
+	// when a stream begins. It is of the type that the service's code was generated with:
+	// proto.Size of it is a cost by size.
 	Message any
 }
 
@@ -27,7 +29,7 @@ type Call struct {
 // empty key all such calls would share a bucket; the limiter refuses an empty key as an
 // error as well. A key has 1 to 512 bytes of UTF-8 without NUL. A key that clients can
 // choose freely limits nobody, because they can use a new one for each call.
-type KeyFunc func(context.Context, *Call) (string, error)
+type KeyFunc func(*Call) (string, error)
 
 // Metadata returns a KeyFunc whose key is the value of a metadata key: of the
 // incoming metadata on a server, of the outgoing metadata on a client. A value
@@ -35,10 +37,10 @@ type KeyFunc func(context.Context, *Call) (string, error)
 // another server, the incoming metadata of its own call is used, if it has the key. Use
 // a key that an earlier interceptor or a proxy has checked.
 func Metadata(name string) KeyFunc {
-	return func(ctx context.Context, _ *Call) (string, error) {
-		values := metadata.ValueFromIncomingContext(ctx, name)
+	return func(c *Call) (string, error) {
+		values := metadata.ValueFromIncomingContext(c.Context, name)
 		if values == nil {
-			if md, ok := metadata.FromOutgoingContext(ctx); ok {
+			if md, ok := metadata.FromOutgoingContext(c.Context); ok {
 				values = md.Get(name)
 			}
 		}
@@ -56,7 +58,7 @@ func Metadata(name string) KeyFunc {
 // Method returns a KeyFunc whose key is the full method, such as
 // "/package.Service/Method", so that each method has its own bucket.
 func Method() KeyFunc {
-	return func(_ context.Context, c *Call) (string, error) { return c.Method, nil }
+	return func(c *Call) (string, error) { return c.Method, nil }
 }
 
 // ClientIP returns a KeyFunc whose key is the client's address: an IPv4 address,
@@ -66,14 +68,14 @@ func Method() KeyFunc {
 // error.
 func ClientIP(trusted ...netip.Prefix) KeyFunc {
 	clientIP := httplimit.ClientIP(trusted...)
-	return func(ctx context.Context, _ *Call) (string, error) {
-		p, ok := peer.FromContext(ctx)
+	return func(c *Call) (string, error) {
+		p, ok := peer.FromContext(c.Context)
 		if !ok || p.Addr == nil {
 			return "", bad("client address", "is not known")
 		}
 		r := http.Request{RemoteAddr: p.Addr.String()}
 		if len(trusted) > 0 {
-			r.Header = http.Header{"X-Forwarded-For": metadata.ValueFromIncomingContext(ctx, "x-forwarded-for")}
+			r.Header = http.Header{"X-Forwarded-For": metadata.ValueFromIncomingContext(c.Context, "x-forwarded-for")}
 		}
 		return clientIP(&r)
 	}

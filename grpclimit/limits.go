@@ -25,17 +25,17 @@ type Limit struct {
 	// Cost returns the cost in tokens, from 0 to 2^53-1, for instance by the size of
 	// Call.Message. A cost that the limit can never grant is refused without RetryInfo.
 	// Default: 1.
-	Cost func(context.Context, *Call) (int64, error)
+	Cost func(*Call) (int64, error)
 
 	// Choose returns the name of the limit, in place of Name, or "" if the call
 	// takes from none. A limit that the Limiter does not have is an error of the
 	// call, of status INTERNAL. The name must not be the client's text.
-	Choose func(context.Context, *Call) string
+	Choose func(*Call) string
 
 	// Plan returns the plan of the limit that decides, unless the key has an override, or ""
 	// for the limit itself. It must not be text of the client. A plan that the limit does
 	// not have is an error of the call, of status INTERNAL. Default: the limit itself.
-	Plan func(context.Context, *Call) string
+	Plan func(*Call) string
 
 	// Floor is how many tokens must stay free for others after the call, as for work of
 	// low priority. If it is not below the burst, every call is refused. Default: 0.
@@ -67,18 +67,12 @@ type taker struct {
 // With a bound of 0, a call that has a delay is refused.
 const noWait time.Duration = -1
 
-// take takes from the limits, waiting at most bound. If it returns an error, the
-// call must end with it.
-func (t *taker) take(ctx context.Context, d *dipwell.Decision, limits []Limit, c *Call, bound time.Duration) error {
-	_, err := t.hold(ctx, d, limits, c, bound, 0)
-	return err
-}
-
-// hold is take, except that it makes a hold if ttl is not 0 and one of the limits is a
-// concurrency limit. It returns how long the hold lives.
-func (t *taker) hold(ctx context.Context, d *dipwell.Decision, limits []Limit, c *Call, bound, ttl time.Duration) (time.Duration, error) {
-	ttl, err := t.decide(ctx, d, limits, c, bound, ttl)
-	return ttl, t.answer(ctx, d, err)
+// take takes from the limits, waiting at most bound. It makes a hold if ttl is not 0 and one
+// of the limits is a concurrency limit, and returns how long the hold lives. If it returns an
+// error, the call must end with it.
+func (t *taker) take(d *dipwell.Decision, limits []Limit, c *Call, bound, ttl time.Duration) (time.Duration, error) {
+	ttl, err := t.decide(d, limits, c, bound, ttl)
+	return ttl, t.answer(c.Context, d, err)
 }
 
 func (t *taker) answer(ctx context.Context, d *dipwell.Decision, err error) error {
@@ -95,11 +89,12 @@ func (t *taker) answer(ctx context.Context, d *dipwell.Decision, err error) erro
 	return Refuse(d)
 }
 
-func (t *taker) decide(ctx context.Context, d *dipwell.Decision, limits []Limit, c *Call, bound, ttl time.Duration) (time.Duration, error) {
+func (t *taker) decide(d *dipwell.Decision, limits []Limit, c *Call, bound, ttl time.Duration) (time.Duration, error) {
 	var buf [1]dipwell.Take
 	takes := buf[:0]
 	for i := range limits {
-		take, err := limits[i].take(ctx, c)
+		l := &limits[i]
+		take, err := front.Ask(c, l.Name, l.Floor, l.Choose, l.Plan, l.Key, l.Cost)
 		if err != nil {
 			return 0, err
 		}
@@ -114,12 +109,12 @@ func (t *taker) decide(ctx context.Context, d *dipwell.Decision, limits []Limit,
 	if t.observe != nil {
 		start = time.Now()
 	}
-	ttl, err := t.wait(ctx, d, takes, bound, ttl)
+	ttl, err := t.wait(c.Context, d, takes, bound, ttl)
 	if t.observe != nil {
 		t.observe(d, err, time.Since(start))
 	}
 	if err == nil {
-		err = front.Due(ctx, t.limiter, d)
+		err = front.Due(c.Context, t.limiter, d)
 	}
 	return ttl, err
 }
@@ -132,29 +127,4 @@ func (t *taker) wait(ctx context.Context, d *dipwell.Decision, takes []dipwell.T
 		return 0, t.limiter.DoWait(ctx, d, takes, bound)
 	}
 	return 0, front.Take(ctx, t.limiter, d, takes)
-}
-
-// take returns what a call takes from the limit. Its Limit is "" if it takes nothing.
-func (l *Limit) take(ctx context.Context, c *Call) (t dipwell.Take, err error) {
-	t = dipwell.Take{Limit: l.Name, Key: dipwell.Shared, Cost: 1, Floor: l.Floor}
-	if l.Choose != nil {
-		if t.Limit = l.Choose(ctx, c); t.Limit == "" {
-			return t, nil
-		}
-	}
-	if l.Plan != nil {
-		t.Plan = l.Plan(ctx, c)
-	}
-	if l.Key != nil {
-		if t.Key, err = l.Key(ctx, c); err != nil {
-			return t, err
-		}
-		if t.Key == dipwell.Shared { // only a Limit without Key may use the shared bucket
-			return t, bad("key", "has a NUL byte")
-		}
-	}
-	if l.Cost != nil {
-		t.Cost, err = l.Cost(ctx, c)
-	}
-	return t, err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 )
 
 // Config configures New. At least one of Limits, Received and Sent is
@@ -118,26 +119,39 @@ func newServer(limiter *dipwell.Limiter, c Config) (*server, error) {
 }
 
 func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if len(s.Limits) > 0 && !s.skips(info.FullMethod) {
-		var d dipwell.Decision
-		ttl, err := s.hold(ctx, &d, s.Limits, &Call{Method: info.FullMethod, Message: req}, noWait, s.TTL)
-		if decided(&d) {
-			md := announce(s.Headers, &d)
-			_ = grpc.SetHeader(ctx, md) // an error means that the call has ended
-			if err != nil {
-				_ = grpc.SetTrailer(ctx, md) // clients may not see the headers of a failed call
-			}
-		}
+	if s.skips(info.FullMethod) {
+		return handler(ctx, req)
+	}
+	kept, release, err := s.admit(&Call{Context: ctx, Method: info.FullMethod, Message: req},
+		func(md metadata.MD) error { return grpc.SetHeader(ctx, md) }, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) })
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return handler(kept, req)
+}
+
+// admit takes from the limits of a call and announces the decision, which header and trailer
+// send. It returns the context of the handler, which ends if the call's hold is lost, and what
+// releases the hold.
+func (s *server) admit(c *Call, header func(metadata.MD) error, trailer func(metadata.MD)) (ctx context.Context, release func(), err error) {
+	if len(s.Limits) == 0 {
+		return c.Context, func() {}, nil
+	}
+	var d dipwell.Decision
+	ttl, err := s.take(&d, s.Limits, c, noWait, s.TTL)
+	if decided(&d) {
+		md := announce(s.Headers, &d)
+		_ = header(md) // an error means that the call has ended
 		if err != nil {
-			return nil, err
-		}
-		if d.Hold != "" {
-			kept, release := front.Keep(ctx, s.limiter, d.Hold, ttl)
-			defer release()
-			ctx = kept
+			trailer(md) // clients may not see the headers of a failed call
 		}
 	}
-	return handler(ctx, req)
+	if err != nil || d.Hold == "" {
+		return c.Context, func() {}, err
+	}
+	ctx, release = front.Keep(c.Context, s.limiter, d.Hold, ttl)
+	return ctx, release, nil
 }
 
 // decided reports whether d is a decision of the store, which is announced, and
@@ -152,37 +166,24 @@ func (s *server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if s.skips(info.FullMethod) {
 		return handler(srv, stream)
 	}
-	if len(s.Limits) > 0 {
-		var d dipwell.Decision
-		ttl, err := s.hold(stream.Context(), &d, s.Limits, &Call{Method: info.FullMethod}, noWait, s.TTL)
-		if decided(&d) {
-			md := announce(s.Headers, &d)
-			_ = stream.SetHeader(md)
-			if err != nil {
-				stream.SetTrailer(md)
-			}
-		}
-		if err != nil {
-			return err
-		}
-		if d.Hold != "" {
-			kept, release := front.Keep(stream.Context(), s.limiter, d.Hold, ttl)
-			defer release()
-			stream = &heldStream{stream, kept}
-		}
+	kept, release, err := s.admit(&Call{Context: stream.Context(), Method: info.FullMethod}, stream.SetHeader, stream.SetTrailer)
+	if err != nil {
+		return err
 	}
+	defer release()
+	stream = &heldStream{stream, kept}
 	if len(s.Received)+len(s.Sent) == 0 {
 		return handler(srv, stream)
 	}
 	counted := &serverStream{ServerStream: stream, s: s, method: info.FullMethod}
-	err := handler(srv, counted)
+	err = handler(srv, counted)
 	if refused := counted.refused(); refused != nil {
 		return refused // even if the handler returned nil or another error
 	}
 	return err
 }
 
-// heldStream is a stream whose context ends when its hold is lost.
+// heldStream is a stream whose context ends if its hold is lost.
 type heldStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -226,7 +227,7 @@ func (w *serverStream) take(limits []Limit, m any) error {
 		bound = front.Forever
 	}
 	var d dipwell.Decision
-	err := w.s.take(w.Context(), &d, limits, &Call{Method: w.method, Message: m}, bound)
+	_, err := w.s.take(&d, limits, &Call{Context: w.Context(), Method: w.method, Message: m}, bound, 0)
 	if err == nil {
 		return nil
 	}

@@ -200,7 +200,7 @@ func TestUnary(t *testing.T) {
 
 func TestUnaryNeverHasNoRetryInfo(t *testing.T) {
 	l, _ := newLimiter(t, "api=1/1m,burst=2,shared=true")
-	client, _ := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "api", Cost: func(_ context.Context, c *grpclimit.Call) (int64, error) {
+	client, _ := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "api", Cost: func(c *grpclimit.Call) (int64, error) {
 		r, ok := c.Message.(*testpb.SimpleRequest)
 		if !ok || c.Method != unary {
 			return 0, errors.New("not the request")
@@ -253,7 +253,7 @@ func TestBlocked(t *testing.T) {
 		Plans: dipwell.NewPlans(dipwell.Plan{Name: "banned", Mode: dipwell.Blocked})}, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
-	client, _ := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "api", Plan: func(context.Context, *grpclimit.Call) string { return "banned" }}}}, l)
+	client, _ := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "api", Plan: func(*grpclimit.Call) string { return "banned" }}}}, l)
 	_, err := client.EmptyCall(t.Context(), &testpb.Empty{})
 	quota, retry := details(t, err)
 	if why := quota.GetViolations()[0].Description; why != "the key is blocked" || retry != nil {
@@ -267,7 +267,7 @@ func TestBlocked(t *testing.T) {
 func TestBadKeys(t *testing.T) {
 	l, _ := newLimiter(t, "api=1/1m,burst=2", "all=1/1m,burst=2,shared=true")
 	key := func(k string) grpclimit.KeyFunc {
-		return func(context.Context, *grpclimit.Call) (string, error) { return k, nil }
+		return func(*grpclimit.Call) (string, error) { return k, nil }
 	}
 	for name, c := range map[string]struct {
 		limit string
