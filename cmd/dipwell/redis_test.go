@@ -148,7 +148,7 @@ func TestServeLogsWhyCallsFail(t *testing.T) {
 		}
 	}
 	p.stderr.wait(t, "dipwell: store: .*OOM")
-	if status, body := do(t, "GET", p.url+"/readyz", ""); status != 503 || !strings.Contains(body, "its disk or memory is full: its answer is OOM") {
+	if status, body := do(t, "GET", p.url+"/readyz", ""); status != 503 || !strings.Contains(body, "its disk or memory is full") {
 		t.Error(status, body)
 	}
 }

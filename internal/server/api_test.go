@@ -469,16 +469,15 @@ func TestReadiness(t *testing.T) {
 		why  error
 		want string
 	}{
-		{fmt.Errorf("%w: it is read-only", dipwell.ErrStore), "the store cannot answer: it is read-only"},
-		{fmt.Errorf("%w: %w", away.ErrOpen, dipwell.ErrStore), "it does not answer"},
+		{fmt.Errorf("%w: it is secret", dipwell.ErrStore), "the store cannot answer: see the service's log"},
 		{store.ErrNoSpace, "its disk or memory is full"},
 		{fmt.Errorf("%w: %w", dipwell.ErrStore, errors.New("connect to secret.host")), "the store cannot answer: see the service's log"},
 		{fmt.Errorf("%w: secret.host: %w", away.ErrOpen, &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}), "the store cannot answer: " + syscall.ECONNREFUSED.Error()},
-		{fmt.Errorf("%w: %w", dipwell.ErrStore, &net.DNSError{Err: "no such host", Name: "secret.host"}), "the name of its host is not known"},
+		{fmt.Errorf("%w: %w", dipwell.ErrStore, &net.DNSError{Err: "no such host", Name: "secret.host"}), "the store cannot answer: see the service's log"},
 		{fmt.Errorf("%w: secret.host: %w", dipwell.ErrStore, context.DeadlineExceeded), "it does not answer in time"},
 		{fmt.Errorf("%w: secret.host: %w", dipwell.ErrStore, &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}), "it does not answer in time"},
-		{fmt.Errorf("secret.host: %w", &pgconn.PgError{Code: "28P01", Message: "secret.user"}), "it refuses the login, SQLSTATE 28P01"},
-		{fmt.Errorf("secret.host: %w", &pgconn.PgError{Code: "42501"}), "it denies permission: dipwell doctor says which, SQLSTATE 42501"},
+		{fmt.Errorf("secret.host: %w", &pgconn.PgError{Code: "28P01", Message: "secret.user"}), "the store cannot answer: SQLSTATE 28P01"},
+		{fmt.Errorf("secret.host: %w", &pgconn.PgError{Code: "42501"}), "the store cannot answer: SQLSTATE 42501"},
 		{&pgconn.PgError{Code: "XX000", Message: "secret"}, "the store cannot answer: SQLSTATE XX000"},
 		{&pgconn.PgError{Message: "secret"}, "the store cannot answer: SQLSTATE"},
 	} {
