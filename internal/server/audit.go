@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -119,30 +120,22 @@ func (q *auditQuery) wants(e *store.AuditEntry) bool {
 	return (q.limit == "" || e.Limit == q.limit) && (!q.one || e.Key == q.key && e.Action != didDefine && e.Action != didDrop && q.may(e.Limit))
 }
 
-// auditEntries calls f for the entries of a query, newest first. full is true if there
-// were n of them, so that more may follow; last is the id of the last one.
-func (a *api) auditEntries(ctx context.Context, q auditQuery, f func(*store.AuditEntry)) (last string, full bool, err error) {
-	for n := 0; ; {
-		size := auditPage
-		if q.limit == "" && !q.one && q.n > 0 {
-			size = q.n
-		}
-		page, err := a.can.Audit.Audit(ctx, q.before, size)
-		if err != nil {
-			return "", false, err
-		}
-		for i := range page {
-			e := &page[i]
-			if q.before = e.ID; !q.wants(e) {
-				continue
+// entriesOf yields the entries of a log that are older than before, "" for all, newest first.
+// It reads them size at a time.
+func entriesOf(ctx context.Context, log store.Auditor, before string, size int) iter.Seq2[*store.AuditEntry, error] {
+	return func(yield func(*store.AuditEntry, error) bool) {
+		for more := true; more; {
+			page, err := log.Audit(ctx, before, size)
+			if err != nil {
+				yield(nil, err)
+				return
 			}
-			f(e)
-			if n++; n == q.n {
-				return e.ID, true, nil
+			for i := range page {
+				if before = page[i].ID; !yield(&page[i], nil) {
+					return
+				}
 			}
-		}
-		if len(page) < size {
-			return "", false, nil
+			more = len(page) == size
 		}
 	}
 }
@@ -160,13 +153,24 @@ func (a *api) audit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	page := []AuditEntry{}
-	last, full, err := a.auditEntries(r.Context(), q, func(e *store.AuditEntry) { page = append(page, entryOf(e)) })
-	if err != nil {
-		return err
+	size := auditPage
+	if q.limit == "" && !q.one && q.n > 0 {
+		size = q.n
+	}
+	page, last := []AuditEntry{}, ""
+	for e, err := range entriesOf(r.Context(), a.can.Audit, q.before, size) {
+		if err != nil {
+			return err
+		}
+		if q.wants(e) {
+			page, last = append(page, entryOf(e)), e.ID
+		}
+		if len(page) == q.n && q.n > 0 {
+			break
+		}
 	}
 	if q.format != "ndjson" {
-		return writePage(w, "entries", page, full, last)
+		return writePage(w, "entries", page, len(page) == q.n, last)
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/x-ndjson")

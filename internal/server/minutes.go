@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -106,25 +105,13 @@ func (m *minuteLog) reports(ctx context.Context, process string, since time.Time
 		}
 		return list, nil
 	}
-	for before, more := "", true; more; {
-		page, err := m.to.Audit(ctx, before, hoursPage)
-		if err != nil {
-			return nil, err
-		}
-		for i := range page {
-			var h bounded.Hour
-			var c minuteCounts
-			if err = cmp.Or(json.Unmarshal([]byte(page[i].What), &h), json.Unmarshal(h.Counts, &c)); err != nil {
-				return nil, fmt.Errorf("%w: entry %s of the minutes: %w", store.ErrStore, page[i].ID, err)
-			}
-			list = append(list, told{page[i].Who, minuteReport{h.Hour, c.Limits, c.Took, h.Refused}})
-		}
-		if more = len(page) == hoursPage; more {
-			last := &page[len(page)-1]
-			before, more = last.ID, last.At > since.Add(-5*time.Minute).UnixMicro() // clocks may differ
-		}
-	}
-	return list, nil
+	err = eachHour(ctx, m.to, since.Add(-5*time.Minute), func(process string, h *bounded.Hour) error { // clocks may differ
+		var c minuteCounts
+		err := json.Unmarshal(h.Counts, &c)
+		list = append(list, told{process, minuteReport{h.Hour, c.Limits, c.Took, h.Refused}})
+		return err
+	})
+	return list, err
 }
 
 // turn ends the present minute if now is past it. It must be called before the slices of the

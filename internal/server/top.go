@@ -222,9 +222,27 @@ func (s *Server) readGauges() map[string]float64 {
 
 // Bounds of reading hours.
 const (
-	hoursPage = 200                                      // entries that are read at a time
-	hoursBack = int64(25 * time.Hour / time.Microsecond) // entries older than the hour by more than this cannot belong to it, even if clocks differ
+	hoursPage = 200            // entries that are read at a time
+	hoursBack = 25 * time.Hour // entries older than the hour by more than this cannot belong to it, even if clocks differ
 )
+
+// eachHour calls f for the hours, or minutes, that were added to a log since a time, with the
+// process that added each.
+func eachHour(ctx context.Context, log store.Auditor, since time.Time, f func(process string, h *bounded.Hour) error) error {
+	for e, err := range entriesOf(ctx, log, "", hoursPage) {
+		if err != nil || e.At < since.UnixMicro() {
+			return err
+		}
+		var h bounded.Hour
+		if err = json.Unmarshal([]byte(e.What), &h); err == nil {
+			err = f(e.Who, &h)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: entry %s of what was counted: %w", store.ErrStore, e.ID, err)
+		}
+	}
+	return nil
+}
 
 // TopHour is the answer with an hour.
 type TopHour struct {
@@ -240,24 +258,14 @@ func (a *api) topOfHour(ctx context.Context, q *topQuery) (*TopHour, error) {
 	}
 	processes := []string{}
 	var busiest, refused []bounded.Top
-	for before, more := "", true; more; {
-		page, err := a.can.TopKeys.Audit(ctx, before, hoursPage)
-		if err != nil {
-			return nil, err
+	err := eachHour(ctx, a.can.TopKeys, q.hour.Add(-hoursBack), func(process string, h *bounded.Hour) error {
+		if h.Hour.Equal(q.hour) {
+			processes, busiest, refused = append(processes, process), append(busiest, only(h.Busiest, q.limit)), append(refused, only(h.Refused, q.limit))
 		}
-		for i := range page {
-			var h bounded.Hour
-			if err = json.Unmarshal([]byte(page[i].What), &h); err != nil {
-				return nil, fmt.Errorf("%w: entry %s of the top keys: %w", store.ErrStore, page[i].ID, err)
-			}
-			if h.Hour.Equal(q.hour) {
-				processes, busiest, refused = append(processes, page[i].Who), append(busiest, only(h.Busiest, q.limit)), append(refused, only(h.Refused, q.limit))
-			}
-		}
-		if more = len(page) == hoursPage; more {
-			last := &page[len(page)-1]
-			before, more = last.ID, last.At > q.hour.UnixMicro()-hoursBack
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	slices.Sort(processes)
 	return &TopHour{q.hour, slices.Compact(processes), TopLists{listOf(bounded.Sum(busiest, q.n)), listOf(bounded.Sum(refused, q.n))}}, nil
