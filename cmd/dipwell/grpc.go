@@ -21,8 +21,8 @@ func (s *settings) checkRLS() error {
 	for _, h := range [][2]string{{"rls_limit_header", s.RLSLimitHeader}, {"rls_remaining_header", s.RLSRemainingHeader}, {"rls_reset_header", s.RLSResetHeader}} {
 		switch {
 		case h[1] == "":
-		case rls.Headers(s.RLSHeaders) != rls.RateLimit3:
-			return fmt.Errorf("%s: needs rls_headers: ratelimit", h[0])
+		case !s.RLSHeaders:
+			return fmt.Errorf("%s: needs rls_headers: true", h[0])
 		case !server.IsHeaderName(h[1]):
 			return fmt.Errorf("%s: %q is not the name of a header field", h[0], h[1])
 		}
@@ -37,8 +37,8 @@ func (s *service) startRLS() error {
 	if set.GRPC == "" && set.RLSConfig == "" {
 		return nil
 	}
-	s.rls = rls.New(s.limiter, rls.Config{Headers: rls.Headers(set.RLSHeaders), Observe: s.server.Observe, Shadow: set.Shadow,
-		Names: rls.HeaderNames{Limit: set.RLSLimitHeader, Remaining: set.RLSRemainingHeader, Reset: set.RLSResetHeader}})
+	s.rls = rls.New(s.limiter, rls.Config{Observe: s.server.Observe, Shadow: set.Shadow,
+		Headers: rls.Headers{Add: set.RLSHeaders, Limit: set.RLSLimitHeader, Remaining: set.RLSRemainingHeader, Reset: set.RLSResetHeader}})
 	s.server.Collect(s.rls)
 	s.server.Handle("POST /json", server.Proxied, http.HandlerFunc(s.rls.JSON))
 	s.server.Handle("GET /healthcheck", server.Anybody, http.HandlerFunc(s.server.Healthcheck))

@@ -128,8 +128,8 @@ func TestServeRLSMistakes(t *testing.T) {
 	for want, args := range map[string][]string{
 		"d.yaml:4: descriptors[0].rate_limit.requests_per_unit:": {"--rls-config", file},
 		"rls config: ": {"--rls-config", file + ".none"},
-		`rls_headers: "itef" is not one of off, ratelimit, ietf; did you mean ietf?`: {"--grpc", "127.0.0.1:0", "--rls-headers", "itef"},
-		`grpc: "127.0.0.1:99999" is not an address`:                                  {"--grpc", "127.0.0.1:99999"},
+		`headers: "itef" is not one of ietf, x-ratelimit, off; did you mean ietf?`: {"--grpc", "127.0.0.1:0", "--headers", "itef"},
+		`grpc: "127.0.0.1:99999" is not an address`:                                {"--grpc", "127.0.0.1:99999"},
 	} {
 		if code, _, stderr := program(t, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...); code != 2 || !strings.Contains(stderr, want) {
 			t.Errorf("%v: %d %s", args, code, stderr)
@@ -149,7 +149,7 @@ func TestServeGRPCFromTheFile(t *testing.T) {
 		return path
 	}
 	rules := write("d.yaml", descriptors+"1}\n")
-	file := write("dipwell.yaml", "data: "+filepath.Join(dir, "data")+"\nlisten: 127.0.0.1:0\ngrpc: 127.0.0.1:0\nrls_config: "+rules+"\nrls_headers: ratelimit\nrls_charge_all: true\n")
+	file := write("dipwell.yaml", "data: "+filepath.Join(dir, "data")+"\nlisten: 127.0.0.1:0\ngrpc: 127.0.0.1:0\nrls_config: "+rules+"\nrls_headers: true\nrls_charge_all: true\n")
 	p := start(t, "--config", file)
 	conn, err := grpc.NewClient(p.stdout.wait(t, `serving gRPC on (\S+)\n`)[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -167,8 +167,8 @@ func TestServeGRPCFromTheFile(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "data", dataFile)); err != nil {
 		t.Error(err)
 	}
-	s, err := serveCommand(t, "--config", file, "--store", "memory:", "--grpc", "127.0.0.1:9", "--rls-headers", "ietf", "--rls-charge-all=false").settings()
-	if err != nil || s.Store != "memory:" || s.GRPC != "127.0.0.1:9" || s.RLSConfig != rules || s.RLSHeaders != "ietf" || s.RLSChargeAll || s.RLSMergeDomains {
+	s, err := serveCommand(t, "--config", file, "--store", "memory:", "--grpc", "127.0.0.1:9", "--rls-headers=false", "--rls-charge-all=false").settings()
+	if err != nil || s.Store != "memory:" || s.GRPC != "127.0.0.1:9" || s.RLSConfig != rules || s.RLSHeaders || s.RLSChargeAll || s.RLSMergeDomains {
 		t.Errorf("%+v %v", s, err)
 	}
 	if code, _, stderr := program(t, "serve", "--config", file, "--store", "memory:", "--rls-charge-all=maybe"); code != 2 || !strings.Contains(stderr, "rls-charge-all") {
@@ -177,7 +177,7 @@ func TestServeGRPCFromTheFile(t *testing.T) {
 	if code, out, stderr := program(t, "doctor", "--config", file); code != 0 || !strings.Contains(out, "dipwell.db is not in use") {
 		t.Error(code, out, stderr)
 	}
-	if code, _, stderr := program(t, "config", "check", write("bad.yaml", "rls_headers: itef\n")); code != 2 || !strings.Contains(stderr, "did you mean ietf?") {
+	if code, _, stderr := program(t, "config", "check", write("bad.yaml", "headers: itef\n")); code != 2 || !strings.Contains(stderr, "did you mean ietf?") {
 		t.Error(code, stderr)
 	}
 }
@@ -215,7 +215,7 @@ func TestServeShadow(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := start(t, "--listen", "127.0.0.1:0", "--limit", "api=1/1d,auth=true", "--shadow", "--rls-config", dir, "--rls-near-limit-ratio", "0.5",
-		"--rls-headers", "ratelimit", "--rls-limit-header", "X-Max", "--metric-label", "env=prod", "--metric-label", "cell=7")
+		"--rls-headers", "--rls-limit-header", "X-Max", "--metric-label", "env=prod", "--metric-label", "cell=7")
 	p.stderr.wait(t, "shadow mode: nothing is refused")
 	for i, want := range []string{`"shadow":false`, `"shadow":true`, `"shadow":true`} {
 		if status, body := post(t, p.url+"/v1/take", "limit=api&key=k"); status != 200 || !strings.Contains(body, want) {
@@ -244,7 +244,7 @@ func TestServeShadow(t *testing.T) {
 			t.Errorf("%s is not on /metrics", line)
 		}
 	}
-	for _, bad := range [][]string{{"--metric-label", "limit=x"}, {"--metric-label", "a-b=x"}, {"--rls-limit-header", "X"}, {"--rls-headers", "ratelimit", "--rls-reset-header", "a b"}, {"--rls-near-limit-ratio", "8"}} {
+	for _, bad := range [][]string{{"--metric-label", "limit=x"}, {"--metric-label", "a-b=x"}, {"--rls-limit-header", "X"}, {"--rls-headers", "--rls-reset-header", "a b"}, {"--rls-near-limit-ratio", "8"}} {
 		if code, _, stderr := program(t, append([]string{"serve", "--grpc", "127.0.0.1:0"}, bad...)...); code != 2 || !strings.HasPrefix(stderr, "dipwell: ") {
 			t.Errorf("%v: %d %s", bad, code, stderr)
 		}

@@ -29,7 +29,7 @@ func serveCommand(t *testing.T, args ...string) *ServeCmd {
 // that are not here take those of their type.
 var settingSamples = map[string][2]string{
 	"owner": {"a", "b"}, "limit": {"a=1/1s;b=2/1m,burst=7", "c=3/1h"}, "headers": {"off", "x-ratelimit"},
-	"trusted_proxies": {"10.0.0.0/8,192.0.2.1", "::1"}, "admin_only": {"metrics,limits", "metrics"}, "open_listeners": {"listen,grpc", "admin"}, "rls_headers": {"ratelimit", "ietf"},
+	"trusted_proxies": {"10.0.0.0/8,192.0.2.1", "::1"}, "admin_only": {"metrics,limits", "metrics"}, "open_listeners": {"listen,grpc", "admin"},
 	"max_key_bytes": {"2048", "4096"}, "log_format": {"json", "text"}, "metric_labels": {"env=prod,cell=a=7", "env="},
 }
 

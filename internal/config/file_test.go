@@ -138,8 +138,8 @@ func TestOwnerAndRevision(t *testing.T) {
 }
 
 func TestParseGRPC(t *testing.T) {
-	f, err := config.Parse("x", []byte("data: /var/lib/dipwell\ngrpc: 127.0.0.1:8081\nrls_config: /etc/ratelimit\nrls_headers: ietf\nrls_charge_all: true\nrls_allow_override: false\nrls_merge_domains: true\nrls_near_limit_ratio: 0.5\nrls_limit_header: L\nrls_remaining_header: R\nrls_reset_header: T\nshadow: true\nmetric_labels: {env: prod, n: 1}\n"))
-	if err != nil || f.Data != "/var/lib/dipwell" || f.GRPC != "127.0.0.1:8081" || f.RLSConfig != "/etc/ratelimit" || f.RLSHeaders != "ietf" || !f.RLSChargeAll || f.RLSAllowOverride || !f.RLSMergeDomains ||
+	f, err := config.Parse("x", []byte("data: /var/lib/dipwell\ngrpc: 127.0.0.1:8081\nrls_config: /etc/ratelimit\nrls_headers: true\nrls_charge_all: true\nrls_allow_override: false\nrls_merge_domains: true\nrls_near_limit_ratio: 0.5\nrls_limit_header: L\nrls_remaining_header: R\nrls_reset_header: T\nshadow: true\nmetric_labels: {env: prod, n: 1}\n"))
+	if err != nil || f.Data != "/var/lib/dipwell" || f.GRPC != "127.0.0.1:8081" || f.RLSConfig != "/etc/ratelimit" || !f.RLSHeaders || !f.RLSChargeAll || f.RLSAllowOverride || !f.RLSMergeDomains ||
 		f.RLSNearLimit != 0.5 || f.RLSLimitHeader != "L" || f.RLSRemainingHeader != "R" || f.RLSResetHeader != "T" || !f.Shadow || f.MetricLabels["env"] != "prod" || f.MetricLabels["n"] != "1" {
 		t.Errorf("%+v %v", f, err)
 	}
@@ -177,7 +177,7 @@ func TestMistakes(t *testing.T) {
 		{"a typo before memory:", "Store: memory:\nlimits: []\n", []string{"f.yaml:1: Store: unknown setting; did you mean store?"}},
 		{"no idea", "frobnicate: 1\n", []string{"f.yaml:1: frobnicate: unknown setting"}},
 		{"miscased", "Listen: x\n", []string{"f.yaml:1: Listen: unknown setting; did you mean listen?"}},
-		{"rls_headers", "rls_headers: itef\n", []string{`f.yaml:1: rls_headers: "itef" is not one of off, ratelimit, ietf; did you mean ietf?`}},
+		{"headers", "headers: itef\n", []string{`f.yaml:1: headers: "itef" is not one of ietf, x-ratelimit, off; did you mean ietf?`}},
 		{"a typo in gRPC's", "grcp: 127.0.0.1:8081\nrls_confg: x\nrls_charge_al: true\n", []string{"f.yaml:1: grcp: unknown setting; did you mean grpc?", "f.yaml:2: rls_confg: unknown setting; did you mean rls_config?", "f.yaml:3: rls_charge_al: unknown setting; did you mean rls_charge_all?"}},
 		{"a switch", "rls_charge_all: yes\n", []string{`f.yaml:1: rls_charge_all: "yes" is neither true nor false`}},
 		{"store and data", "store: memory:\ndata: /var/lib/dipwell\n", []string{"f.yaml:1: data: store and data both name the place of the buckets"}},

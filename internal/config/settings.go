@@ -68,19 +68,17 @@ type File struct {
 	OpenListeners  []string `name:"open_listeners" kind:"LISTENER" unset:"none" oneof:"listen,admin,grpc" help:"Listeners that answer '/v1/auth', '/json' and Envoy's RateLimitService without a token although there are 'callers': a list of 'listen', 'admin' and 'grpc'."`
 	AdminOnly      []string `name:"admin_only" kind:"WHAT" oneof:"metrics,limits" help:"What else the admin listener alone answers: a list of 'metrics' and 'limits' (reading definitions)."`
 
-	Upstream           string `name:"upstream" kind:"URL" help:"Be a [rate-limiting reverse proxy](http.md#a-rate-limiting-reverse-proxy) of this URL. The API is then on the admin listener."`
-	By                 string `name:"by" kind:"WHAT" unset:"'ip'" help:"The key of a proxied request: 'ip', 'header:NAME', or 'shared' if all limits are shared."`
-	UpstreamPlanHeader string `name:"upstream_plan_header" kind:"NAME" help:"Header field with the [plan](../how-to/limits-by-plan.md) of a proxied request. A proxy in front must set or remove it."`
-	UpstreamFloor      int64  `name:"upstream_floor" kind:"N" default:"0" min:"0" max:"9007199254740991" help:"Tokens that a proxied request must leave free, for other callers of the same limits."`
+	Upstream string `name:"upstream" kind:"URL" help:"Be a [rate-limiting reverse proxy](http.md#a-rate-limiting-reverse-proxy) of this URL. The API is then on the admin listener."`
+	By       string `name:"by" kind:"WHAT" unset:"'ip'" help:"The key of a proxied request: 'ip', 'header:NAME', or 'shared' if all limits are shared."`
 
 	GRPC               string  `name:"grpc" kind:"ADDR" help:"Address of a [gRPC listener](grpc.md): Envoy's RateLimitService, and the verbs of the HTTP API."`
 	RLSConfig          string  `name:"rls_config" kind:"PATH" help:"Descriptors of the RateLimitService: a file, or a directory with all files in it and below, except those that begin with a dot. A change takes effect at once."`
 	RLSChargeAll       bool    `name:"rls_charge_all" default:"false" help:"Charge every descriptor of a request even when another is over its limit, as [envoyproxy/ratelimit](grpc.md#coming-from-envoyproxyratelimit) does."`
 	RLSAllowOverride   bool    `name:"rls_allow_override" default:"false" help:"Requests may bring limits of their own, in every known domain; otherwise only where the descriptors say 'allow_override'."`
 	RLSMergeDomains    bool    `name:"rls_merge_domains" default:"false" help:"Several files may be about one domain."`
-	RLSHeaders         string  `name:"rls_headers" kind:"KIND" default:"off" oneof:"off,ratelimit,ietf" help:"Header fields that the proxy is told to add: 'off', 'ratelimit' (RateLimit-Limit, -Remaining, -Reset) or 'ietf'."`
+	RLSHeaders         bool    `name:"rls_headers" default:"false" help:"Tell the proxy to add RateLimit-Limit, -Remaining and -Reset."`
 	RLSNearLimit       float64 `name:"rls_near_limit_ratio" kind:"N" default:"0.8" help:"Share of a limit above which hits count as near it."`
-	RLSLimitHeader     string  `name:"rls_limit_header" kind:"NAME" unset:"'RateLimit-Limit'" help:"Name of the field with the limit, of 'rls_headers: ratelimit'."`
+	RLSLimitHeader     string  `name:"rls_limit_header" kind:"NAME" unset:"'RateLimit-Limit'" help:"Name of the field with the limit, of 'rls_headers'."`
 	RLSRemainingHeader string  `name:"rls_remaining_header" kind:"NAME" unset:"'RateLimit-Remaining'" help:"Name of the field with what remains."`
 	RLSResetHeader     string  `name:"rls_reset_header" kind:"NAME" unset:"'RateLimit-Reset'" help:"Name of the field with the seconds until the reset."`
 

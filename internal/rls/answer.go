@@ -33,7 +33,7 @@ func (s *Service) answer(asks []ask) *pb.RateLimitResponse {
 		r.OverallCode = pb.RateLimitResponse_OK
 		s.metrics.shadowed.Add(1)
 	}
-	s.add(r, asks)
+	s.Headers.add(r)
 	return r
 }
 

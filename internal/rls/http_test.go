@@ -16,7 +16,7 @@ import (
 )
 
 func TestJSON(t *testing.T) {
-	w := startWith(t, rls.Config{Headers: rls.RateLimit3}, rls.Defaults{}, plain)
+	w := startWith(t, rls.Config{Headers: rls.Headers{Add: true}}, rls.Defaults{}, plain)
 	srv := httptest.NewServer(http.HandlerFunc(w.service.JSON))
 	defer srv.Close()
 	post := func(body string) (status int, h http.Header, answer string) {

@@ -25,8 +25,7 @@ const maxDescriptors = 100
 
 // Config configures a Service. The zero value is valid.
 type Config struct {
-	Headers Headers     // header fields that the proxy adds; default none
-	Names   HeaderNames // names of RateLimit3's header fields
+	Headers Headers // header fields that the proxy adds; default none
 	// Shadow allows every request. The statuses still say which limits were
 	// exceeded, like SHADOW_MODE of envoyproxy/ratelimit.
 	Shadow bool

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -605,7 +604,7 @@ func TestHeaders(t *testing.T) {
 	if got := of(w.ask("d", both...)); got != "" {
 		t.Errorf("off: %s", got)
 	}
-	w = startWith(t, rls.Config{Headers: rls.RateLimit3}, rls.Defaults{}, plain)
+	w = startWith(t, rls.Config{Headers: rls.Headers{Add: true}}, rls.Defaults{}, plain)
 	if got := of(w.ask("d", both...)); got != "RateLimit-Limit: 3\nRateLimit-Remaining: 2\nRateLimit-Reset: 3570" {
 		t.Error(got)
 	}
@@ -616,22 +615,9 @@ func TestHeaders(t *testing.T) {
 	if got := of(w.ask("d", desc("free=1"))); got != "" {
 		t.Error(got)
 	}
-	w = startWith(t, rls.Config{Headers: rls.RateLimit3, Names: rls.HeaderNames{Limit: "X-Max", Reset: "X-Again"}}, rls.Defaults{}, plain)
+	w = startWith(t, rls.Config{Headers: rls.Headers{Add: true, Limit: "X-Max", Reset: "X-Again"}}, rls.Defaults{}, plain)
 	if got := of(w.ask("d", both...)); got != "X-Max: 3\nRateLimit-Remaining: 2\nX-Again: 3570" {
 		t.Error(got)
-	}
-	w = startWith(t, rls.Config{Headers: rls.IETF}, rls.Defaults{}, plain)
-	w.spend("d", 3, both...)
-	want := "Ratelimit: \"rls/d.user\";r=2;t=30, \"rls/d.tenant\";r=0;t=3570\n" +
-		"Ratelimit-Policy: \"rls/d.user\";q=5;w=60, \"rls/d.tenant\";q=3;w=3600\nRetry-After: 3570"
-	if got := of(w.ask("d", both...)); got != want {
-		t.Errorf("%s\nwant\n%s", got, want)
-	}
-	want = "Ratelimit: \"rls/d.user_banned\";r=0\nRatelimit-Policy: \"rls/d.user_banned\";q=0;w=60" // a rule of requests_per_unit 0
-	for _, n := range []uint64{0, 1, 2} {
-		if got := of(w.ask("d", hits(n, desc("user=banned")))); n > 0 && got != want || n == 0 && got != strings.Replace(want, "r=0", "r=0;t=60", 1) {
-			t.Errorf("%d hits: %s\nwant\n%s", n, got, want)
-		}
 	}
 }
 
@@ -642,27 +628,25 @@ func (broken) Apply(context.Context, *store.Batch) error {
 	return fmt.Errorf("%w: dial tcp 10.1.2.3: refused", dipwell.ErrStore)
 }
 
-// Retry-After is sent with refusals alone, and the same request succeeds after it: whatever
-// the request, and in charge-all too. It is absent only of a refusal that no wait helps.
-func TestRetryAfterIsTrue(t *testing.T) {
+// A refused request succeeds after duration_until_reset, unless no wait helps: whatever the
+// request, and in charge-all too.
+func TestDurationUntilResetIsTrue(t *testing.T) {
 	const yaml = `
 domain: d
 descriptors:
   - key: window
     rate_limit: {unit: minute, requests_per_unit: 5}
-  - key: rolled
-    rate_limit: {unit: minute, requests_per_unit: 5, burst: 12}
   - key: bucket
     rate_limit: {unit: second, requests_per_unit: 2, burst: 12, algorithm: token_bucket}
   - key: free
     rate_limit: {unlimited: true}
   - key: white
 `
-	most := map[string]uint64{"window": 5, "rolled": 12, "bucket": 12, "free": math.MaxInt64, "white": math.MaxInt64, "unknown": math.MaxInt64}
+	most := map[string]uint64{"window": 5, "bucket": 12, "free": math.MaxInt64, "white": math.MaxInt64, "unknown": math.MaxInt64}
 	names := slices.Sorted(maps.Keys(most))
 	random := rand.New(rand.NewPCG(limittest.NewSeed(t), 0))
 	for _, all := range []bool{false, true} {
-		w := startWith(t, rls.Config{Headers: rls.IETF}, rls.Defaults{ChargeAll: all}, yaml)
+		w := startWith(t, rls.Config{}, rls.Defaults{ChargeAll: all}, yaml)
 		for range 300 {
 			req, never := &pb.RateLimitRequest{Domain: "d"}, false
 			if random.IntN(10) == 0 {
@@ -674,21 +658,21 @@ descriptors:
 				req.Descriptors = append(req.Descriptors, hits(n, desc(names[i]+"=x")))
 			}
 			resp := w.send(req)
-			retry := 0
-			for _, h := range resp.ResponseHeadersToAdd {
-				if h.Key == "Retry-After" {
-					retry, _ = strconv.Atoi(h.Value)
+			retry := time.Duration(0)
+			for _, st := range resp.Statuses {
+				if st.Code == over && !never {
+					retry = max(retry, st.DurationUntilReset.AsDuration())
 				}
 			}
 			if want := resp.OverallCode == over && !never; want != (retry > 0) {
-				t.Fatalf("charge all %v: Retry-After %d of %v: %v", all, retry, req, resp)
+				t.Fatalf("charge all %v: reset in %v of %v: %v", all, retry, req, resp)
 			}
-			w.pass(time.Duration(retry) * time.Second)
+			w.pass(retry)
 			if retry > 0 {
 				again := w.send(req)
 				for i, st := range resp.Statuses { // charge-all has charged those that were OK
 					if st.Code == over && again.Statuses[i].Code == over || !all && again.OverallCode == over {
-						t.Fatalf("charge all %v: refused again after %d s: %v: %v, then %v", all, retry, req, resp, again)
+						t.Fatalf("charge all %v: refused again after %v: %v: %v, then %v", all, retry, req, resp, again)
 					}
 				}
 			}
@@ -700,7 +684,7 @@ descriptors:
 // An error grants nothing. A limit that fails open grants, without a state.
 func TestStoreAway(t *testing.T) {
 	w := &world{t: t}
-	w.over(broken{}, rls.Config{Headers: rls.RateLimit3})
+	w.over(broken{}, rls.Config{Headers: rls.Headers{Add: true}})
 	w.use(rls.Defaults{}, "domain: d\ndescriptors:\n- {key: closed, rate_limit: {unit: minute, requests_per_unit: 5}}\n- {key: open, rate_limit: {unit: minute, requests_per_unit: 5, on_store_error: open}}")
 	for _, ds := range []descs{{desc("closed=1")}, {desc("closed=1"), desc("open=1")}} {
 		_, err := w.client.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: ds})
