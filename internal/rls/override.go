@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/dipwell/dipwell"
@@ -19,12 +21,14 @@ import (
 // stays defined.
 const maxOverrides = 1000
 
+// defineTimeout is how long the store may take to define a limit.
+const defineTimeout = 10 * time.Second
+
 // overrides are the limits that requests have brought.
 type overrides struct {
-	mu    sync.RWMutex // not held while a limit is defined
-	rules map[override]*rule
-	// pending has the limits that are being defined. A channel is closed at the end of it.
-	pending map[override]chan struct{}
+	defining singleflight.Group // by override, as text
+	n        atomic.Int64       // limits that are defined, or are being defined
+	rules    sync.Map           // of *rule, by override
 }
 
 type override struct {
@@ -51,70 +55,41 @@ func (o *overrides) rule(ctx context.Context, s *Service, d *domain, l *common.R
 	if multiplier > int64(maxPeriod/length) {
 		return nil, &dipwell.FieldError{Field: "limit.unit_multiplier", Reason: "makes a period longer than 285 years"}
 	}
-	for {
-		o.mu.RLock()
-		r := o.rules[key]
-		o.mu.RUnlock()
-		if r != nil {
-			return r, nil
+	if r, ok := o.rules.Load(key); ok {
+		return r.(*rule), nil
+	}
+	defined := o.defining.DoChan(fmt.Sprint(key), func() (any, error) { // requests that bring the same limit wait for one definition
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), defineTimeout)
+		defer cancel()
+		return o.define(ctx, s, d, key, newOverride(d, key, unit, length*time.Duration(multiplier)))
+	})
+	select {
+	case r := <-defined:
+		if r.Err != nil {
+			return nil, r.Err
 		}
-		defined, begun, err := o.begin(key)
-		if err != nil {
-			return nil, err
-		}
-		if begun {
-			r, err = s.defineOverride(ctx, newOverride(d, key, unit, length*time.Duration(multiplier)), d.name)
-			o.end(key, r)
-			return r, err
-		}
-		select { // another request defines the limit
-		case <-defined:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+		return r.Val.(*rule), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 
-// begin reports whether the caller must define the limit of key, and then call end. If
-// not, defined is closed once another request has tried to define it.
-func (o *overrides) begin(key override) (defined chan struct{}, begun bool, err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if defined = o.pending[key]; defined != nil {
-		return defined, false, nil
+// define defines the limit of r, unless it is defined already.
+func (o *overrides) define(ctx context.Context, s *Service, d *domain, key override, r *rule) (_ any, err error) {
+	if r, ok := o.rules.Load(key); ok {
+		return r, nil
 	}
-	defined = make(chan struct{})
-	if o.rules[key] != nil {
-		close(defined)
-		return defined, false, nil
+	if o.n.Add(1) > maxOverrides {
+		err = &dipwell.FieldError{Field: "limit", Reason: fmt.Sprintf("requests have already brought %d different limits, and no more are possible", maxOverrides)}
+	} else {
+		_, err = s.limiter.Define(ctx, r.limit, terms.OwnerRLS)
 	}
-	if len(o.rules)+len(o.pending) >= maxOverrides {
-		return nil, false, &dipwell.FieldError{Field: "limit", Reason: fmt.Sprintf("requests have already brought %d different limits, and no more are possible", maxOverrides)}
-	}
-	if o.pending == nil {
-		o.rules, o.pending = map[override]*rule{}, map[override]chan struct{}{}
-	}
-	o.pending[key] = defined
-	return defined, true, nil
-}
-
-// end adds a rule, or nothing if r is nil.
-func (o *overrides) end(key override, r *rule) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if r != nil {
-		o.rules[key] = r
-	}
-	close(o.pending[key])
-	delete(o.pending, key)
-}
-
-// defineOverride defines the limit of r and returns r, or nil and an error.
-func (s *Service) defineOverride(ctx context.Context, r *rule, domain string) (*rule, error) {
-	if _, err := s.limiter.Define(ctx, r.limit, terms.OwnerRLS); err != nil {
+	if err != nil {
+		o.n.Add(-1)
 		return nil, err
 	}
-	r.counts = s.metrics.of(domain, "override")
+	r.counts = s.metrics.of(d.name, "override")
+	o.rules.Store(key, r)
 	return r, nil
 }
 
