@@ -73,7 +73,6 @@ func parse(a *advice, h http.Header, now time.Time, most time.Duration) {
 	p.ietf()
 	p.plain()
 	p.units()
-	p.unified()
 }
 
 type parser struct {
@@ -110,25 +109,14 @@ func (p *parser) retryAfter() {
 		}
 	}
 	for _, line := range p.h["Retry-After"] { // a response that passed several proxies may have two
-		p.a.RetryAfter = max(p.a.RetryAfter, p.longest(strings.Trim(line, " \t")))
-	}
-}
-
-// longest parses a wait or instant, or the longest of several that are separated by commas.
-// It returns unknown if one of them is malformed.
-func (p *parser) longest(line string) time.Duration {
-	wait := p.reset(line) // also a date, which has a comma
-	if wait >= 0 || len(line) > maxField {
-		return wait
-	}
-	for part := range strings.SplitSeq(line, ",") {
-		d := p.reset(strings.Trim(part, " \t"))
-		if d < 0 {
-			return unknown
+		parts := []string{line}
+		if p.reset(strings.Trim(line, " \t")) < 0 { // not a date, which has a comma
+			parts = strings.SplitN(line, ",", maxQuotas)
 		}
-		wait = max(wait, d)
+		for _, part := range parts {
+			p.a.RetryAfter = max(p.a.RetryAfter, p.reset(strings.Trim(part, " \t")))
+		}
 	}
-	return wait
 }
 
 // plain reads the fields RateLimit-*, X-RateLimit-* and X-Rate-Limit-*.
@@ -176,8 +164,8 @@ const (
 	epochMillis  = 1e12
 )
 
-// reset parses a wait in seconds, an instant in seconds or milliseconds since the epoch, a
-// date, or a time of day, which is the next one. It returns unknown for all else.
+// reset parses a wait in seconds, an instant in seconds or milliseconds since the epoch, or a
+// date. It returns unknown for all else.
 func (p *parser) reset(v string) time.Duration {
 	if v == "" {
 		return unknown
@@ -196,17 +184,7 @@ func (p *parser) reset(v string) time.Duration {
 	if t, err := http.ParseTime(v); err == nil {
 		return p.until(t)
 	}
-	for _, layout := range [...]string{time.RFC3339, "2006-01-02T15:04Z07:00"} {
-		if t, err := time.Parse(layout, v); err == nil {
-			return p.until(t)
-		}
-	}
-	if t, err := time.Parse("15:04Z07:00", v); err == nil {
-		now := p.clock().UTC()
-		t = time.Date(now.Year(), now.Month(), now.Day(), t.UTC().Hour(), t.UTC().Minute(), 0, 0, time.UTC)
-		if t.Before(now.Truncate(time.Minute)) {
-			t = t.Add(24 * time.Hour)
-		}
+	if t, err := time.Parse(time.RFC3339, v); err == nil {
 		return p.until(t)
 	}
 	return unknown
@@ -237,31 +215,6 @@ func (p *parser) units() {
 		q.Limit, q.Remaining, q.Reset, q.Refills = count(p.get(f.limit)), count(left), p.reset(p.get(f.reset)), true
 		if s, ok := duration(p.get(f.reset)); ok && s < epochSeconds {
 			q.Reset = p.seconds(s)
-		}
-	}
-}
-
-// unified reads the fields of Anthropic's subscriptions. They have no numbers, but say
-// whether the subscription is used up, and when each of its windows (5h, 7d and others)
-// ends. If several windows are used up, the last end counts.
-func (p *parser) unified() {
-	const prefix = "Anthropic-Ratelimit-Unified-"
-	status := p.get(prefix + "Status")
-	if status == "" {
-		return
-	}
-	q := p.quota("unified")
-	if q == nil {
-		return
-	}
-	if q.Reset = p.reset(p.get(prefix + "Reset")); status != "rejected" {
-		return
-	}
-	q.Remaining = 0
-	for name := range p.h {
-		window, ok := strings.CutSuffix(name, "-Status")
-		if ok && strings.HasPrefix(window, prefix) && window != prefix+"Overage" && p.get(name) == "rejected" {
-			q.Reset = max(q.Reset, p.reset(p.get(window+"-Reset")))
 		}
 	}
 }

@@ -133,7 +133,6 @@ func TestRetries(t *testing.T) {
 		{"Retry-After of 0 before the reset", httpclient.Config{}, "POST", "", 0, []answer{{429, "Retry-After: 0\nRateLimit: \"a\";r=0;t=60"}, ok}, 200, 2, second / 2, 1100 * time.Millisecond},
 		{"Retry-After before a refill", httpclient.Config{Tokens: func(*http.Request) int64 { return 30000 }}, "POST", "", 0,
 			[]answer{{429, "Retry-After: 30\nanthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 0\nanthropic-ratelimit-input-tokens-reset: 60"}, ok}, 200, 2, 30 * second, 32 * second},
-		{"a rejected subscription", httpclient.Config{}, "POST", "", 0, []answer{{429, "anthropic-ratelimit-unified-status: rejected\nanthropic-ratelimit-unified-reset: 40"}, ok}, 200, 2, 40 * second, 42 * second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 )
 
 // ClientIP returns a KeyFunc whose key is the client's address: an IPv4 address,
-// or the /64 prefix of an IPv6 address. A client behind NAT64 (64:ff9b::/96,
-// 64:ff9b:1::/48) has the key of its IPv4 address.
+// or the /64 prefix of an IPv6 address. A client behind NAT64 (64:ff9b::/96)
+// has the key of its IPv4 address.
 //
 // The address is that of the connection's peer. If the peer is one of the trusted
 // proxies, it is the rightmost address in X-Forwarded-For that is not a trusted

@@ -22,39 +22,21 @@ func ParseAddr(s string) (netip.Addr, error) {
 	return a.Unmap().WithZone(""), err
 }
 
-// Prefixes of addresses that NAT64 translators make for IPv4 hosts: the well-known one of
-// RFC 6052, and that of RFC 8215, of which each network chooses its own part.
-var (
-	nat64      = netip.MustParsePrefix("64:ff9b::/96")
-	localNAT64 = netip.MustParsePrefix("64:ff9b:1::/48")
-)
+// nat64 is the prefix of addresses that NAT64 translators make for IPv4 hosts (RFC 6052).
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// AddrKey returns the key of the bucket of an address that Parse returned: an IPv4 address, or
-// the /64 prefix of an IPv6 address, because one customer or machine usually has a whole
+// AddrKey returns the key of the bucket of an address that ParseAddr returned: an IPv4 address,
+// or the /64 prefix of an IPv6 address, because one customer or machine usually has a whole
 // /64. A host behind NAT64 has the bucket of its IPv4 address.
 func AddrKey(a netip.Addr) string {
-	a = embedded(a)
-	if a.Is4() || localNAT64.Contains(a) {
+	if nat64.Contains(a) {
+		b := a.As16()
+		a = netip.AddrFrom4([4]byte(b[12:]))
+	}
+	if a.Is4() {
 		return a.String()
 	}
 	return netip.PrefixFrom(a, 64).Masked().String()
-}
-
-// embedded returns the IPv4 address in an address made by NAT64, and any other address
-// unchanged. Below localNAT64 it knows the layouts of RFC 6052 for prefixes of 96 and 48
-// bits; in the other layouts too, each IPv4 address has one IPv6 address.
-func embedded(a netip.Addr) netip.Addr {
-	if !nat64.Contains(a) && !localNAT64.Contains(a) {
-		return a
-	}
-	b := a.As16()
-	switch last := [4]byte(b[12:]); {
-	case nat64.Contains(a), [4]byte(b[8:]) == [4]byte{} && last != [4]byte{}:
-		return netip.AddrFrom4(last)
-	case b[8] == 0 && b[11] == 0 && last == [4]byte{}:
-		return netip.AddrFrom4([4]byte{b[6], b[7], b[9], b[10]})
-	}
-	return a
 }
 
 // Proxies are the addresses of trusted proxies.

@@ -79,11 +79,11 @@ func transport() *http.Transport {
 // forwardTo returns the handler that forwards requests.
 func (s *Server) forwardTo(target *url.URL, u *Upstream) (http.Handler, error) {
 	f := newUpstreamFailures(target.Host, u.Report)
-	if err := errors.Join(s.metrics.reg.Register(f.counts), s.metrics.reg.Register(f.upgrades)); err != nil {
+	if err := s.metrics.reg.Register(f.counts); err != nil {
 		return nil, fmt.Errorf("upstream: %w", err)
 	}
 	forward := &httputil.ReverseProxy{
-		Rewrite:        s.rewriteTo(target, f),
+		Rewrite:        s.rewriteTo(target),
 		Transport:      transport(),
 		ModifyResponse: f.watch,
 		ErrorHandler:   f.answer,
@@ -174,7 +174,7 @@ func (b *clientBody) Read(p []byte) (int, error) {
 
 // rewriteTo returns the Rewrite of the proxy. It keeps the forwarding fields of a
 // trusted proxy, and replaces those of anybody else.
-func (s *Server) rewriteTo(target *url.URL, f *upstreamFailures) func(*httputil.ProxyRequest) {
+func (s *Server) rewriteTo(target *url.URL) func(*httputil.ProxyRequest) {
 	return func(r *httputil.ProxyRequest) {
 		r.Out.URL.RawQuery = r.In.URL.RawQuery // unchanged, because the upstream parses it
 		if r.In.RequestURI == "*" {            // OPTIONS of the whole server
@@ -186,9 +186,7 @@ func (s *Server) rewriteTo(target *url.URL, f *upstreamFailures) func(*httputil.
 			}
 		}
 		r.Out.Host = r.In.Host
-		if isWebSocket(r.In) {
-			f.upgrades.Inc()
-		} else { // another protocol would be a tunnel that bypasses the limits
+		if !isWebSocket(r.In) { // another protocol would be a tunnel that bypasses the limits
 			r.Out.Header.Del("Upgrade")
 			r.Out.Header.Del("Connection")
 		}

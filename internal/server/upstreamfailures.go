@@ -32,10 +32,9 @@ const reportAgain = time.Minute
 
 // upstreamFailures counts failures, and reports each kind once a minute.
 type upstreamFailures struct {
-	host     string
-	report   func(error)
-	counts   *prometheus.CounterVec
-	upgrades prometheus.Counter
+	host   string
+	report func(error)
+	counts *prometheus.CounterVec
 
 	mu       sync.Mutex
 	reported [failureKinds]time.Time
@@ -46,8 +45,7 @@ func newUpstreamFailures(host string, report func(error)) *upstreamFailures {
 		report = func(error) {}
 	}
 	f := &upstreamFailures{host: host, report: report,
-		counts:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dipwell_upstream_errors_total", Help: "Requests that the upstream did not answer, or not to the end, by kind."}, []string{"kind"}),
-		upgrades: prometheus.NewCounter(prometheus.CounterOpts{Name: "dipwell_upstream_upgrades_total", Help: "WebSocket handshakes passed on to the upstream."})}
+		counts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dipwell_upstream_errors_total", Help: "Requests that the upstream did not answer, or not to the end, by kind."}, []string{"kind"})}
 	for _, name := range failureNames {
 		f.counts.WithLabelValues(name)
 	}
