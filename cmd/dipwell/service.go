@@ -13,7 +13,6 @@ import (
 	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/internal/server"
-	"github.com/dipwell/dipwell/internal/tracing"
 )
 
 // service is a running service.
@@ -25,9 +24,8 @@ type service struct {
 	proxy   *server.Proxy // nil without --upstream
 	rls     *rls.Service  // nil without --grpc and --rls-config
 	tls     *server.TLS   // nil for plain text
-	tracer  *tracing.Tracer
-	started *settings // settings at the start, for those that need a restart
-	last    *settings // settings that were last put in force
+	started *settings     // settings at the start, for those that need a restart
+	last    *settings     // settings that were last put in force
 	*logger
 
 	changing      sync.Mutex // held while settings or the token are read and applied, so that the newest wins
