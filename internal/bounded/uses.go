@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"unsafe"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -78,9 +77,6 @@ func (u *uses) take(lines []store.UsageLine) []store.UsageLine {
 	u.at, u.n, u.rest = at, len(stay), map[string]*use{}
 	return lines
 }
-
-// maxBytes is without the lines of limits.
-func (u *uses) maxBytes() int { return u.most * (int(unsafe.Sizeof(use{})) + MaxKey + 32) }
 
 // AddUse counts an event of a key, as Add does, and what it used.
 func (w *Window) AddUse(limit, key string, allowed, refused, tokens int64) {

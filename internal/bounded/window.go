@@ -5,7 +5,6 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
-	"unsafe"
 )
 
 // WindowConfig sizes a Window. The zero value means the defaults.
@@ -68,15 +67,6 @@ func NewWindow(c WindowConfig) *Window {
 		}
 	}
 	return w
-}
-
-// MaxBytes returns the most memory that the window can use, with all counters in use
-// and the longest keys.
-func (w *Window) MaxBytes() int {
-	one := int(unsafe.Sizeof(summary{})) + 8 + 8 // including its pointer and its count of events
-	one += w.per*(int(unsafe.Sizeof(counter{}))+MaxKey+4) + 4*len(w.shards[0].slices[0].chains)
-	sum := w.per * (int(unsafe.Sizeof(Count{})) + MaxKey)
-	return int(unsafe.Sizeof(*w)) + len(w.shards)*(int(unsafe.Sizeof(shard{}))+one*len(w.shards[0].slices)+sum+w.shards[0].uses.maxBytes())
 }
 
 // Add counts an event of a key. It keeps the string limit and copies key.

@@ -296,11 +296,7 @@ func appendSetting(b []byte, s [2]string) []byte {
 
 // plainJSON reports whether a setting's value is a number or a boolean.
 func plainJSON(name, value string) bool {
-	switch name {
-	case "rate", "burst", "max_debt", "max_charge", "parts", "shards", "floor", "quantile", "errors":
-		return value != "unlimited"
-	}
-	return name == "auth" || name == "shared" || name == "usage" || name == "callable" && value != "children"
+	return name != "name" && name != "parent" && json.Valid([]byte(value))
 }
 
 // A Nullable is a text for which JSON has null if it is empty.

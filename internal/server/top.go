@@ -113,7 +113,6 @@ type topAnswer struct {
 	Store       string              `json:"store"`
 	Process     string              `json:"process"`
 	Window      int64               `json:"window_us"`
-	MaxBytes    int                 `json:"sketch_max_bytes"`
 	StoreErrors uint64              `json:"store_errors"`
 	Shed        uint64              `json:"shed"`
 	Took        [bucketCount]uint64 `json:"took"`
@@ -159,7 +158,7 @@ func (a *api) topNow(q *topQuery) topAnswer {
 		Limits: append([]LimitCounts{}, limits...), Gauges: a.readGauges(), TopLists: TopLists{listOf(bounded.Top{}), listOf(bounded.Top{})}}
 	if k := a.metrics.keys; k != nil {
 		since, busiest, refused := k.lists(q.n, q.limit)
-		out.Process, out.Window, out.MaxBytes = k.process, t.at.Sub(since).Microseconds(), k.all.MaxBytes()+k.refused.MaxBytes()
+		out.Process, out.Window = k.process, t.at.Sub(since).Microseconds()
 		out.TopLists = TopLists{listOf(busiest), listOf(refused)}
 	}
 	return out
