@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -33,10 +34,9 @@ func (c *AuditCmd) Run(e *env) error {
 	case c.Name == "" && c.Key != nil:
 		return errors.New("limit: is empty")
 	case c.NDJSON:
-		q.Set("format", "ndjson")
-	default:
-		q.Set("n", strconv.Itoa(c.N))
+		c.N = 1000
 	}
+	q.Set("n", strconv.Itoa(c.N))
 	if c.Before != "" {
 		q.Set("before", c.Before)
 	}
@@ -46,11 +46,13 @@ func (c *AuditCmd) Run(e *env) error {
 	if c.Key != nil {
 		q.Set("key", *c.Key)
 	}
+	if c.NDJSON {
+		return c.export(e, q)
+	}
 	var page struct {
 		Entries []server.AuditEntry
 		Next    *string
 	}
-	c.JSON = c.JSON || c.NDJSON
 	if printed, err := c.list(e, "/v1/audit?"+q.Encode(), &page, "page of the audit"); printed || err != nil {
 		return err
 	}
@@ -71,4 +73,24 @@ func (c *AuditCmd) Run(e *env) error {
 		fmt.Fprintln(e.stdout, strings.Join(line, " "))
 	}
 	return printNext(e, "--before", page.Next)
+}
+
+// export prints all entries of a query as lines of JSON.
+func (c *AuditCmd) export(e *env, q url.Values) error {
+	for more := true; more; {
+		var page struct {
+			Entries []json.RawMessage
+			Next    *string
+		}
+		if _, err := c.list(e, "/v1/audit?"+q.Encode(), &page, "page of the audit"); err != nil {
+			return err
+		}
+		for _, x := range page.Entries {
+			fmt.Fprintln(e.stdout, string(x))
+		}
+		if more = page.Next != nil; more {
+			q.Set("before", *page.Next)
+		}
+	}
+	return nil
 }

@@ -96,23 +96,16 @@ func (a *api) address(r *http.Request) string {
 
 // auditQuery is the query of GET /v1/audit.
 type auditQuery struct {
-	before, limit, key, format string
-	one                        bool // key is given: of the limit, or of every limit that the caller may name
-	may                        func(limit string) bool
-	n                          int // 0: no bound
+	before, limit, key string
+	one                bool // key is given: of the limit, or of every limit that the caller may name
+	may                func(limit string) bool
+	n                  int
 }
 
 func parseAudit(query string) (q auditQuery, err error) {
+	q.n = pageKeys
 	// An empty key is the shared bucket.
-	err = parseQuery(query, textParam("before", &q.before), limitParam(&q.limit), givenParam("key", &q.key, &q.one), sizeParam("n", &q.n, auditPage), param{"format", func(value string) error {
-		if q.format = value; value != "json" && value != "ndjson" {
-			return bad("format", "is neither json nor ndjson")
-		}
-		return nil
-	}})
-	if q.n == 0 && (q.format == "" || q.format == "json") {
-		q.n = pageKeys
-	}
+	err = parseQuery(query, textParam("before", &q.before), limitParam(&q.limit), givenParam("key", &q.key, &q.one), sizeParam("n", &q.n, auditPage))
 	return q, err
 }
 
@@ -154,7 +147,7 @@ func (a *api) audit(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	size := auditPage
-	if q.limit == "" && !q.one && q.n > 0 {
+	if q.limit == "" && !q.one {
 		size = q.n
 	}
 	page, last := []AuditEntry{}, ""
@@ -165,20 +158,11 @@ func (a *api) audit(w http.ResponseWriter, r *http.Request) error {
 		if q.wants(e) {
 			page, last = append(page, entryOf(e)), e.ID
 		}
-		if len(page) == q.n && q.n > 0 {
+		if len(page) == q.n {
 			break
 		}
 	}
-	if q.format != "ndjson" {
-		return writePage(w, "entries", page, len(page) == q.n, last)
-	}
-	h := w.Header()
-	h.Set("Content-Type", "application/x-ndjson")
-	h.Set("Content-Disposition", `attachment; filename="audit.ndjson"`)
-	for i := range page {
-		_, _ = w.Write(append(asJSON(&page[i]), '\n'))
-	}
-	return nil
+	return writePage(w, "entries", page, len(page) == q.n, last)
 }
 
 // AuditEntry is an entry of the audit as JSON.

@@ -166,10 +166,7 @@ func TestAudit(t *testing.T) {
 	if p := w.audited("?limit=login&n=1"); len(p.Entries) != 1 || p.Next == nil {
 		t.Errorf("of a limit: %+v", p)
 	}
-	if rec := w.do("GET", "/v1/audit?format=ndjson", ""); strings.Count(rec.Body.String(), "\n") != 7 || !strings.HasPrefix(rec.Body.String(), `{"id":"`) {
-		t.Errorf("%v %s", rec.Header(), rec.Body)
-	}
-	for _, query := range []string{"?before=x", "?n=0", "?limit=", "?format=csv", "?after=x", "?n=1&n=2"} {
+	for _, query := range []string{"?before=x", "?n=0", "?limit=", "?format=json", "?after=x", "?n=1&n=2"} {
 		if rec := w.do("GET", "/v1/audit"+query, ""); rec.Code != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", query, rec.Code, rec.Body)
 		}

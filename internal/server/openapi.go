@@ -128,11 +128,7 @@ func (d *describer) responses(r *route) object {
 		case r.text != "":
 			answer["content"] = object{r.text: object{}}
 		case schema != "":
-			content := object{"application/json": object{"schema": anyOf(strings.Fields(schema)...)}}
-			for _, kind := range r.also {
-				content[kind] = object{}
-			}
-			answer["content"] = content
+			answer["content"] = object{"application/json": object{"schema": anyOf(strings.Fields(schema)...)}}
 		}
 		out[strconv.Itoa(status)] = answer
 	}

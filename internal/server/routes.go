@@ -23,7 +23,6 @@ type route struct {
 	members      members         // members of the body, or of the query
 	body         string          // schema of a body without members
 	answers      map[int]string  // schema of each successful status; "": no body
-	also         []string        // media types of other forms of the answer
 	text         string          // media type of an answer that is not JSON
 	refuses      bool            // answers 429 with a Refusal
 	errors       []int           // error statuses in addition to those that follow from the other fields
@@ -116,7 +115,7 @@ func routes() []route {
 		{method: "DELETE", path: ofLimit + "/overrides", needs: Support, tag: "limits", summary: "End an override of a key",
 			params: []string{"key", "note", "kind"}, answers: map[int]string{http.StatusNoContent: ""}, errors: changing, handle: (*api).deleteOverride},
 		{method: "GET", path: "/v1/audit", needs: Read, tag: "service", summary: "What people have changed, the newest first",
-			params: []string{"before", "n", "limit", "audit_key", "format"}, answers: ok("AuditPage"), also: []string{"application/x-ndjson"},
+			params: []string{"before", "n", "limit", "audit_key"}, answers: ok("AuditPage"),
 			errors: []int{http.StatusNotImplemented}, handle: (*api).audit},
 		{method: "GET", path: "/v1/top", needs: Read, tag: "keys", summary: "Decisions by limit, and the busiest and most refused keys, or those of an hour, or decisions by the minute",
 			params: []string{"top", "limit", "hour", "minutes"}, answers: ok("Top TopHour TopMinutes"), errors: []int{http.StatusNotFound, http.StatusNotImplemented}, handle: (*api).top},

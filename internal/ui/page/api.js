@@ -65,17 +65,6 @@ function ask(wrong) {
   return asking;
 }
 
-// download saves an answer as a file.
-export async function download(path, name) {
-  const r = await send("GET", path);
-  if (!r.ok) throw new Failure(r.status, await r.json().catch(() => ({})));
-  const a = document.createElement("a");
-  a.href = URL.createObjectURL(await r.blob());
-  a.download = name;
-  a.click();
-  setTimeout(() => URL.revokeObjectURL(a.href), 60000);
-}
-
 // limitPath is the path of a limit's calls.
 export const limitPath = (name, below = "") => "/v1/limits/" + encodeURIComponent(name) + below;
 

@@ -1,6 +1,6 @@
 // The view Changes: what people have changed, and why.
 import {html, useState} from "./preact.js";
-import {call, download} from "./api.js";
+import {call} from "./api.js";
 import {note, wordsOf} from "./history.js";
 import {KeyLink, LimitLink, Loaded, Table} from "./parts.js";
 import {useAnswer} from "./state.js";
@@ -9,13 +9,12 @@ import {day, minute} from "./words.js";
 export function Changes({query}) {
   const limit = query.get("limit") ?? "", [field, set] = useState(limit), [wrong, say] = useState(""), [pages, more] = useState([]);
   const answer = useAnswer((signal) => page(limit, "", signal), [limit], 15000);
-  const save = () => download("/v1/audit?format=ndjson" + (limit && "&limit=" + encodeURIComponent(limit)), "audit.ndjson").catch((err) => say(err.message));
   return html`<div class="title"><h1>Changes</h1><small>by the page, the API, the command line and SQL: the last 10,000, for at most 400 days</small></div>
     <form class="filters" id="filter" onSubmit=${(e) => {
       e.preventDefault();
       more([]);
       location.hash = "#/changes" + (field && "?" + new URLSearchParams({limit: field}));
-    }}><input id="audit-limit" aria-label="Of the limit" placeholder="Of the limit; empty: all" value=${field} onInput=${(e) => set(e.target.value)} autocomplete="off"/><button>Show</button><button id="save" type="button" onClick=${save}>Save as JSON</button><span class="quiet wide last">Changes of a configuration file and of programs are not among them</span></form>
+    }}><input id="audit-limit" aria-label="Of the limit" placeholder="Of the limit; empty: all" value=${field} onInput=${(e) => set(e.target.value)} autocomplete="off"/><button>Show</button><span class="quiet wide last">Changes of a configuration file and of programs are not among them</span></form>
     ${wrong && html`<p class="fault" role="alert">${wrong}</p>`}
     <${Loaded} answer=${answer}>${(first) => {
       const list = [first, ...pages], next = list.at(-1).next;
