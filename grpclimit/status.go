@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -26,19 +25,9 @@ func announce(v httplimit.Headers, d *dipwell.Decision) metadata.MD {
 	v.Set(h, d)
 	md := make(metadata.MD, len(h))
 	for name, values := range h {
-		md[lower(name)] = values
+		md.Append(name, values...)
 	}
 	return md
-}
-
-func lower(name string) string {
-	switch name { // without an allocation
-	case "Ratelimit":
-		return "ratelimit"
-	case "Ratelimit-Policy":
-		return "ratelimit-policy"
-	}
-	return strings.ToLower(name)
 }
 
 // refusal is the error of Refuse: a status that unwraps to the decision.

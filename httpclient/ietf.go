@@ -35,34 +35,34 @@ func tooLong(lines []string) bool {
 	return size > maxField
 }
 
-// list reads RateLimit with the full grammar. It ignores a malformed field.
-func (p *parser) list(lines []string) {
-	list, err := httpsfv.UnmarshalList(lines)
-	if err != nil {
-		return
-	}
+// items yields the items of a list, and their names. It ignores a malformed field.
+func items(lines []string, f func(name string, params *httpsfv.Params)) {
+	list, _ := httpsfv.UnmarshalList(lines) // nil after an error
 	for _, m := range list {
-		item, ok := m.(httpsfv.Item)
-		if !ok {
-			continue
-		}
-		name, ok := text(item.Value)
-		if !ok {
-			continue
-		}
-		r, ok := integer(item.Params, "r")
-		if !ok || r < 0 {
-			continue // r is required
-		}
-		q := p.quota(name)
-		if q == nil {
-			break
-		}
-		q.Remaining = r
-		if t, ok := integer(item.Params, "t"); ok && t >= 0 {
-			q.Reset = p.seconds(float64(t))
+		item, _ := m.(httpsfv.Item)
+		switch name := item.Value.(type) {
+		case string:
+			f(name, item.Params)
+		case httpsfv.Token:
+			f(string(name), item.Params)
 		}
 	}
+}
+
+// list reads RateLimit with the full grammar.
+func (p *parser) list(lines []string) {
+	items(lines, func(name string, params *httpsfv.Params) {
+		r := integer(params.Get("r"))
+		if r < 0 {
+			return // r is required
+		}
+		if q := p.quota(name); q != nil {
+			q.Remaining = r
+			if t := integer(params.Get("t")); t >= 0 {
+				q.Reset = p.seconds(float64(t))
+			}
+		}
+	})
 }
 
 // policies adds the limits and windows in RateLimit-Policy to the quotas.
@@ -71,38 +71,18 @@ func (p *parser) policies() {
 	if tooLong(lines) {
 		return
 	}
-	list, err := httpsfv.UnmarshalList(lines)
-	if err != nil {
-		return
-	}
-	for _, m := range list {
-		if item, ok := m.(httpsfv.Item); ok {
-			if name, ok := text(item.Value); ok {
-				q, okQ := integer(item.Params, "q")
-				w, okW := integer(item.Params, "w")
-				if !okQ {
-					q = unknown
-				}
-				if !okW {
-					w = unknown
-				}
-				p.policy(name, q, w)
-			}
-		}
-	}
-}
-
-func (p *parser) policy(name string, limit, window int64) {
-	for i := range p.a.quotas[:p.a.n] {
-		if q := &p.a.quotas[i]; q.Name == name {
-			if limit >= 0 {
+	items(lines, func(name string, params *httpsfv.Params) {
+		limit, window := integer(params.Get("q")), integer(params.Get("w"))
+		for i := range p.a.quotas[:p.a.n] {
+			q := &p.a.quotas[i]
+			if q.Name == name && limit >= 0 {
 				q.Limit = limit
 			}
-			if window >= 0 {
+			if q.Name == name && window >= 0 {
 				q.Window = p.seconds(float64(window))
 			}
 		}
-	}
+	})
 }
 
 // dictionary reads the form of draft 07, `limit=100, remaining=50, reset=5`.
@@ -112,14 +92,9 @@ func (p *parser) dictionary(lines []string) {
 		return
 	}
 	member := func(name string) int64 {
-		if m, ok := d.Get(name); ok {
-			if item, ok := m.(httpsfv.Item); ok {
-				if n, ok := item.Value.(int64); ok && n >= 0 {
-					return n
-				}
-			}
-		}
-		return unknown
+		m, ok := d.Get(name)
+		item, _ := m.(httpsfv.Item)
+		return integer(item.Value, ok)
 	}
 	remaining, reset := member("remaining"), member("reset")
 	if remaining < 0 {
@@ -132,21 +107,10 @@ func (p *parser) dictionary(lines []string) {
 	}
 }
 
-func text(v any) (string, bool) {
-	switch v := v.(type) {
-	case string:
-		return v, true
-	case httpsfv.Token:
-		return string(v), true
+// integer returns the value that a Get found if it is a number of at least 0, or unknown.
+func integer(v any, found bool) int64 {
+	if n, ok := v.(int64); found && ok && n >= 0 {
+		return n
 	}
-	return "", false
-}
-
-func integer(params *httpsfv.Params, name string) (int64, bool) {
-	v, ok := params.Get(name)
-	if !ok {
-		return 0, false
-	}
-	n, ok := v.(int64)
-	return n, ok
+	return unknown
 }

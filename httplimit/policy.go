@@ -47,7 +47,7 @@ func policyOf(def *store.Definition) *policy {
 }
 
 func newPolicy(def *store.Definition) *policy {
-	name := appendString(nil, def.Name)
+	name := strconv.AppendQuote(nil, def.Name) // as a structured string, since it is printable ASCII
 	p := &policy{item: string(name) + ";r=", def: def}
 	b := appendParam(name, ";q=", def.Rule.Burst)
 	if def.Algorithm == store.Concurrency {
@@ -178,16 +178,4 @@ const maxInteger = 999_999_999_999_999
 
 func appendParam(b []byte, name string, n int64) []byte {
 	return strconv.AppendInt(append(b, name...), min(n, maxInteger), 10)
-}
-
-// appendString appends s, which is printable ASCII, as a structured string.
-func appendString(b []byte, s string) []byte {
-	b = append(b, '"')
-	for i := range len(s) {
-		if s[i] == '"' || s[i] == '\\' {
-			b = append(b, '\\')
-		}
-		b = append(b, s[i])
-	}
-	return append(b, '"')
 }

@@ -10,26 +10,23 @@ import (
 
 const day = 24 * time.Hour
 
-// unitLength returns the length of a unit. A month is 30 days and a year 365;
-// windows begin at multiples of the unit since the Unix epoch.
+var unitLengths = [...]time.Duration{
+	pb.RateLimitResponse_RateLimit_SECOND: time.Second,
+	pb.RateLimitResponse_RateLimit_MINUTE: time.Minute,
+	pb.RateLimitResponse_RateLimit_HOUR:   time.Hour,
+	pb.RateLimitResponse_RateLimit_DAY:    day,
+	pb.RateLimitResponse_RateLimit_WEEK:   7 * day,
+	pb.RateLimitResponse_RateLimit_MONTH:  30 * day,
+	pb.RateLimitResponse_RateLimit_YEAR:   365 * day,
+}
+
+// unitLength returns the length of a unit, or 0 if it is unknown. A month is 30 days and a
+// year 365; windows begin at multiples of the unit since the Unix epoch.
 func unitLength(u pb.RateLimitResponse_RateLimit_Unit) time.Duration {
-	switch u {
-	case pb.RateLimitResponse_RateLimit_SECOND:
-		return time.Second
-	case pb.RateLimitResponse_RateLimit_MINUTE:
-		return time.Minute
-	case pb.RateLimitResponse_RateLimit_HOUR:
-		return time.Hour
-	case pb.RateLimitResponse_RateLimit_DAY:
-		return day
-	case pb.RateLimitResponse_RateLimit_WEEK:
-		return 7 * day
-	case pb.RateLimitResponse_RateLimit_MONTH:
-		return 30 * day
-	case pb.RateLimitResponse_RateLimit_YEAR:
-		return 365 * day
+	if u < 0 || int(u) >= len(unitLengths) {
+		return 0
 	}
-	return 0
+	return unitLengths[u]
 }
 
 // maxPeriod is the longest period that is exact in µs.
