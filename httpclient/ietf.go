@@ -37,7 +37,7 @@ func tooLong(lines []string) bool {
 
 // items yields the items of a list, and their names. It ignores a malformed field.
 func items(lines []string, f func(name string, params *httpsfv.Params)) {
-	list, _ := httpsfv.UnmarshalList(lines) // nil after an error
+	list, _ := httpsfv.UnmarshalList(lines) // empty after an error
 	for _, m := range list {
 		item, _ := m.(httpsfv.Item)
 		switch name := item.Value.(type) {

@@ -55,9 +55,8 @@ type file struct {
 
 var pages = sync.OnceValue(func() map[string]file { return read(engine) })
 
-// read returns the files of the page by their addresses. Without the compiled files, the
-// views that need them are a page that says how to get them, and the page is told that they
-// are missing.
+// read returns the files of the page by their addresses. Without the compiled files, the page
+// is told that they are missing, and the views that need them say how to get them.
 func read(engine fs.FS) map[string]file {
 	all := map[string]file{}
 	for dir, fsys := range map[string]fs.FS{"page": files, "built": engine} {
@@ -71,7 +70,6 @@ func read(engine fs.FS) map[string]file {
 		})
 	}
 	if _, ok := all["/ui/dipwell.wasm.gz"]; !ok {
-		all["/ui/playground.html"], all["/ui/what-if.html"] = all["/ui/without.html"], all["/ui/without.html"]
 		all["/ui/index.html"] = newFile(bytes.Replace(all["/ui/index.html"].content, []byte("<html"), []byte(`<html data-computed="no"`), 1))
 	}
 	return all
