@@ -41,24 +41,19 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 	if made {
 		id = newReservation().String()
 	}
-	h := store.HoldCall{Verb: store.MakeHold, ID: id, TTL: ttl.Microseconds()}
-	if err = l.checkHold(&h); err != nil {
-		return d, err
-	}
 	c := calls.Get().(*call)
 	defer c.end()
+	c.hold = store.HoldCall{Verb: store.MakeHold, ID: id, TTL: ttl.Microseconds()}
 	c.holds, c.alone = true, len(takes) == 1
 	if err = l.prepare(ctx, c, store.VerbTake, takes); err != nil {
 		return d, err
 	}
-	if err = h.Check(c.ops); err != nil {
+	if err = l.checkHold(c); err != nil {
 		return d, err
 	}
-	b := batches.Get().(*store.Batch)
-	defer batches.Put(b)
-	g, err := l.decideHold(ctx, b, &h, c.ops, c.timeout)
+	g, err := l.decideHold(ctx, c)
 	if made && errors.Is(g.Err, store.ErrOutcomeUnknown) {
-		l.release(ctx, h.ID, len(takes)) // nobody else knows the id
+		l.release(ctx, c.hold.ID, len(takes)) // nobody else knows the id
 	}
 	if c.alone && len(c.ops) == 1 {
 		d.fillOne(g, 0)
@@ -85,7 +80,7 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 // several limits, Decision.Limits has one for each. If the store fails, the error wraps
 // ErrStore; a Settle may be repeated.
 func (l *Limiter) Settle(ctx context.Context, id string, costs ...int64) (Decision, error) {
-	return l.changeHold(ctx, &store.HoldCall{Verb: store.SettleHold, ID: id, Costs: costs})
+	return l.changeHold(ctx, store.HoldCall{Verb: store.SettleHold, ID: id}, costs)
 }
 
 // Extend lets a hold expire when ttl has passed from now, in place of its present expiry,
@@ -95,16 +90,19 @@ func (l *Limiter) Settle(ctx context.Context, id string, costs ...int64) (Decisi
 // fails, the error wraps ErrStore, and Extend may be called again. Decision.Expires is
 // the new expiry.
 func (l *Limiter) Extend(ctx context.Context, id string, ttl time.Duration) (Decision, error) {
-	return l.changeHold(ctx, &store.HoldCall{Verb: store.ExtendHold, ID: id, TTL: ttl.Microseconds()})
+	return l.changeHold(ctx, store.HoldCall{Verb: store.ExtendHold, ID: id, TTL: ttl.Microseconds()}, nil)
 }
 
-func (l *Limiter) changeHold(ctx context.Context, h *store.HoldCall) (d Decision, err error) {
-	if err = l.checkHold(h); err != nil {
+func (l *Limiter) changeHold(ctx context.Context, h store.HoldCall, costs []int64) (d Decision, err error) {
+	c := calls.Get().(*call)
+	defer c.end()
+	if c.hold = h; costs != nil {
+		c.hold.Costs = append(c.costs[:0], costs...)
+	}
+	if err = l.checkHold(c); err != nil {
 		return d, err
 	}
-	b := batches.Get().(*store.Batch)
-	defer batches.Put(b)
-	g, err := l.decideHold(ctx, b, h, nil, 0)
+	g, err := l.decideHold(ctx, c)
 	if err != nil {
 		return Decision{Source: store.SourceFallbackClosed}, err
 	}
@@ -120,20 +118,21 @@ func (l *Limiter) changeHold(ctx context.Context, h *store.HoldCall) (d Decision
 	return d, nil
 }
 
-// decideHold sends a group about a hold to the store, in batch b.
-func (l *Limiter) decideHold(ctx context.Context, b *store.Batch, h *store.HoldCall, ops []store.Op, timeout time.Duration) (*store.Group, error) {
-	g, _ := b.Single()
-	g.Ops, g.Hold = ops, h
-	err := l.decide(ctx, b, timeout)
+// decideHold sends a group about a hold to the store. A store that sets its ops has room for
+// them there.
+func (l *Limiter) decideHold(ctx context.Context, c *call) (*store.Group, error) {
+	g, _ := c.batch.Single()
+	g.Ops, g.Hold = c.ops, &c.hold
+	err := l.decide(ctx, &c.batch, c.timeout)
 	return g, err
 }
 
 // setHold sets the fields of a Decision about a hold.
 func (d *Decision) setHold(g *store.Group) {
-	undecided := func(op store.Op) bool { // nothing of it is held
-		return op.Source == store.SourceFallbackOpen || op.Source == store.SourceFallbackClosed
+	decided := func(op store.Op) bool { // some of it may be held
+		return op.Source != store.SourceFallbackOpen && op.Source != store.SourceFallbackClosed
 	}
-	if !d.Allowed || len(g.Ops) > 0 && !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return !undecided(op) }) {
+	if !d.Allowed || len(g.Ops) > 0 && !slices.ContainsFunc(g.Ops, decided) {
 		return
 	}
 	d.Hold, d.Repeated = g.Hold.ID, g.Hold.Repeated
@@ -142,11 +141,11 @@ func (d *Decision) setHold(g *store.Group) {
 	}
 }
 
-func (l *Limiter) checkHold(h *store.HoldCall) error {
+func (l *Limiter) checkHold(c *call) error {
 	if l.abilities.Holds == nil {
 		return fmt.Errorf("holds: %w", store.ErrNotSupported)
 	}
-	return h.Check(nil)
+	return c.hold.Check(c.ops)
 }
 
 // Holds returns the live holds of a key, the one that expires first first, with their

@@ -120,9 +120,11 @@ func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, tak
 	return err
 }
 
-// A call is the ops of takes, and the batch of their group.
+// A call is the ops of takes or of a hold, and the batch of their group.
 type call struct {
 	batch    store.Batch
+	hold     store.HoldCall
+	costs    [store.MaxTakes]int64 // backs hold.Costs
 	ops      []store.Op
 	own      [store.MaxTakes]int // by take: index in ops of its own limit
 	named    int                 // the first ops, which are those of takes; the others are of parents

@@ -181,12 +181,11 @@ func (l *Lows) Count(rs []Record) *Lows {
 // record is Record without Ends, and does not count the record. mark is the Mark of the Lows if this is their first
 // record.
 func (op *Op) record(row *State, mark, now int64) Record {
-	var l Lows
-	if row.Lows == nil {
-		l = Lows{Mark: mark, Next: 1}
-	} else {
-		l = row.Lows.clone()
+	from := Lows{Mark: mark, Next: 1}
+	if row.Lows != nil {
+		from = *row.Lows
 	}
+	l := from.clone()
 	units := op.Granted * op.Def.Rule.Unit
 	r := Record{Number: l.Next, Mark: l.Mark, Units: units, Unit: op.Def.Rule.Unit, Slack: -1, Due: now + op.Delay}
 	if op.Delay > 0 {
@@ -195,7 +194,7 @@ func (op *Op) record(row *State, mark, now int64) Record {
 	l.Entries = append(l.Entries, Low{l.Next, row.Used})
 	l.Next++
 	l.shorten()
-	row.Lows = &l
+	row.Lows = l
 	return r
 }
 
@@ -252,7 +251,7 @@ func (d *Definition) advance(row State, key string, now int64, rs []Record) (Sta
 func (b *books) end(lows *Lows, used, t, unit int64) (int64, *Lows) {
 	var l Lows // without entries if the row has none
 	if lows != nil && used != 0 {
-		l = lows.clone()
+		l = *lows.clone()
 	}
 	l.endDue(t, b.records)
 	b.records = l.retire(t, b.records, 0, unit)
@@ -428,12 +427,13 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, oth
 	if row.Lows == nil || row.Lows.Mark != rs[i].Mark {
 		return row, slices.Delete(rs, i, i+1)
 	}
-	l := row.Lows.clone()
+	var room [MaxLows]Low // in common calls no entry is left, and none needs memory
+	l := *row.Lows
+	l.Entries = append(room[:0], l.Entries...)
 	rs[i].Units = algebra.MulDiv(rs[i].Units, num, den, false)
 	row.Used, rs = l.cancel(row.Used, now, rs, others, i, d.Rule.Unit)
 	if row.Lows = nil; len(l.Entries) > 0 {
-		kept := l // in common calls none is, and l then needs no memory
-		row.Lows = &kept
+		row.Lows = l.clone()
 	}
 	return row, rs
 }
@@ -561,7 +561,7 @@ func (l *Lows) LoweredTo(used int64) *Lows {
 	}
 	c := l.clone()
 	c.touch(used)
-	return &c
+	return c
 }
 
 // touch lowers the last low to the units used now, if these are fewer.
@@ -598,15 +598,15 @@ func (l *Lows) covers(number int64) int {
 // normalize joins neighbours of which the first is not below the next: it keeps the
 // earlier number and the later low.
 func (l *Lows) normalize() {
-	out := l.Entries[:0]
+	n := 0
 	for _, e := range l.Entries {
-		for len(out) > 0 && out[len(out)-1].Used >= e.Used {
-			e.Number = out[len(out)-1].Number
-			out = out[:len(out)-1]
+		for ; n > 0 && l.Entries[n-1].Used >= e.Used; n-- {
+			e.Number = l.Entries[n-1].Number
 		}
-		out = append(out, e)
+		l.Entries[n] = e
+		n++
 	}
-	l.Entries = out
+	l.Entries = l.Entries[:n]
 }
 
 // shorten joins neighbours until there are at most MaxLows entries. It chooses the
@@ -624,10 +624,14 @@ func (l *Lows) shorten() {
 	}
 }
 
-func (l *Lows) clone() Lows {
-	c := *l
-	c.Entries = append(make([]Low, 0, len(l.Entries)+1), l.Entries...)
-	return c
+// clone returns a copy, of which the first entries are in the same piece of memory.
+func (l *Lows) clone() *Lows {
+	c := new(struct {
+		Lows
+		room [2]Low
+	})
+	c.Lows = Lows{Mark: l.Mark, Next: l.Next, Due: l.Due, Live: l.Live, Holds: l.Holds, Waits: l.Waits, Entries: append(c.room[:0], l.Entries...)}
+	return &c.Lows
 }
 
 // convert returns the lows in units of another rule, rounded down.
@@ -637,5 +641,5 @@ func (l *Lows) convert(from, to int64) *Lows {
 		c.Entries[i].Used = algebra.MulDiv(c.Entries[i].Used, to, from, false)
 	}
 	c.normalize()
-	return &c
+	return c
 }

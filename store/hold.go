@@ -256,7 +256,7 @@ func (op *Op) holdRecord(row *State, id string, h *Hold, now int64) Record {
 // made at now.
 func holdMark(id string, now int64) int64 {
 	h := uint64(14695981039346656037) // FNV-1a
-	for _, c := range strconv.AppendInt(append(make([]byte, 0, terms.MaxHoldID+20), id+" "...), now, 10) {
+	for _, c := range strconv.AppendInt(append(append(make([]byte, 0, terms.MaxHoldID+21), id...), ' '), now, 10) {
 		h = (h ^ uint64(c)) * 1099511628211
 	}
 	return int64(h & (1<<48 - 1))
@@ -298,8 +298,10 @@ func (c *HoldCall) Check(ops []Op) error {
 	if err := checkHoldID(c.ID); err != nil || c.Verb == SettleHold {
 		return err
 	}
+	free := len(ops) > 0
 	for i := range ops {
 		d := ops[i].Def
+		free = free && ops[i].Cost == 0
 		if c.Verb == MakeHold {
 			if err := d.CheckVerb(ops[i].Verb, true); err != nil {
 				return err
@@ -309,7 +311,7 @@ func (c *HoldCall) Check(ops []Op) error {
 			return err
 		}
 	}
-	if c.Verb == MakeHold && len(ops) > 0 && !slices.ContainsFunc(ops, func(op Op) bool { return op.Cost != 0 }) {
+	if c.Verb == MakeHold && free {
 		return badField("cost", "is 0 for every limit of the hold; a hold takes at least 1 token of one of them")
 	}
 	return nil
@@ -396,14 +398,13 @@ func (g *Group) repeat(t Table, now int64) (done bool, err error) {
 	if h.Call != g.call() {
 		return false, ErrHoldConflict
 	}
-	h.Parts = slices.Clone(h.Parts)
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		var e entry
 		if err = e.read(t, op.Def, op.Key, now); err != nil {
 			return false, err
 		}
-		e.noteReset(&h.Parts[i], g.Hold.ID)
+		e.noteReset(&h, i, g.Hold.ID)
 		granted := op.Cost
 		if h.Parts[i].Free && op.Def.Mode == Shadow {
 			granted = 0

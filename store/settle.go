@@ -21,28 +21,29 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	if len(h.Parts) == 0 || h.Forget <= now {
 		return ErrUnknownHold
 	}
-	h.Parts = slices.Clone(h.Parts)
-	g.Ops = make([]Op, len(h.Parts))
+	g.Ops = slices.Grow(g.Ops[:0], len(h.Parts))[:len(h.Parts)]
+	clear(g.Ops)
 	defer func() { // with an error too
 		g.Ops = slices.DeleteFunc(g.Ops, func(op Op) bool { return op.Def == nil })
 	}()
-	var room [few]entry
-	entries := append(room[:0], make([]entry, len(h.Parts))...)
+	r := roomFor(len(h.Parts))
+	defer r.end()
+	entries := r.entries
 	for i := range h.Parts {
 		p := &h.Parts[i]
 		base := limits.Lookup(p.Limit)
+		g.Ops[i] = Op{Def: base, Key: p.Key, Cost: p.Cost, Takes: p.Takes}
 		if base == nil { // the limit was dropped
-			p.Reset = true
+			h.reset(i)
 			continue
 		}
-		g.Ops[i] = Op{Def: base, Key: p.Key, Cost: p.Cost, Takes: p.Takes}
 		if v := base.WithPlan(p.Plan); v != nil {
 			g.Ops[i].Def = v
 		}
 		if err := entries[i].read(t, base, p.Key, now); err != nil {
 			return err
 		}
-		entries[i].noteReset(p, c.ID)
+		entries[i].noteReset(&h, i, c.ID)
 	}
 	if c.Verb == ExtendHold {
 		err = g.extend(t, &h, entries, now)
@@ -65,9 +66,16 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	return t.SetHold(c.ID, h)
 }
 
+// reset notes that a Reset of the key ended part i, in a copy of Parts.
+func (h *Hold) reset(i int) {
+	h.Parts = slices.Clone(h.Parts)
+	h.Parts[i].Reset = true
+}
+
 // settle settles the parts of a hold, and answers the ops.
 func (g *Group) settle(t Table, h *Hold, entries []entry, now int64) error {
-	costs, err := g.Hold.CostsOf(h)
+	var room [4]int64 // for the parts of most holds
+	costs, err := g.Hold.costsOf(room[:0], h)
 	if err != nil {
 		return err
 	}
@@ -108,8 +116,11 @@ func (g *Group) settle(t Table, h *Hold, entries []entry, now int64) error {
 
 // CostsOf returns the cost of each part of a hold that is being settled. The error is a
 // *FieldError, or ErrHoldConflict if the hold was settled to other costs.
-func (c *HoldCall) CostsOf(h *Hold) ([]int64, error) {
-	costs, err := h.costsOf(c.Costs)
+func (c *HoldCall) CostsOf(h *Hold) ([]int64, error) { return c.costsOf(nil, h) }
+
+// costsOf is CostsOf that appends to costs, which is empty.
+func (c *HoldCall) costsOf(costs []int64, h *Hold) ([]int64, error) {
+	costs, err := h.costsOf(costs, c.Costs)
 	if err == nil && h.Settled && !h.settledTo(c.Costs, costs) {
 		return nil, ErrHoldConflict
 	}
@@ -123,12 +134,12 @@ func (h *Hold) settledTo(given, costs []int64) bool {
 	if given != nil && h.Costs != nil {
 		return slices.Equal(given, h.Costs)
 	}
-	before, err := h.costsOf(h.Costs)
+	before, err := h.costsOf(nil, h.Costs)
 	return err == nil && slices.Equal(costs, before)
 }
 
-// costsOf returns the cost of each part if a hold is settled to given costs of its takes.
-func (h *Hold) costsOf(given []int64) ([]int64, error) {
+// costsOf appends the cost of each part if a hold is settled to given costs of its takes.
+func (h *Hold) costsOf(costs, given []int64) ([]int64, error) {
 	n := h.takes()
 	if given != nil && len(given) != n {
 		return nil, badField("costs", "there are %d, and the hold has %d", len(given), n)
@@ -138,22 +149,22 @@ func (h *Hold) costsOf(given []int64) ([]int64, error) {
 			return nil, badField(costField(n, i), "%d is not between 0 and 2^53-1", cost)
 		}
 	}
-	costs := make([]int64, len(h.Parts))
 	for i := range h.Parts {
 		p := &h.Parts[i]
-		if costs[i] = p.Cost; given == nil {
-			continue
+		sum := p.Cost
+		if given != nil {
+			sum = 0
 		}
-		costs[i] = 0
 		for j, cost := range given {
 			switch {
 			case p.Takes&(1<<j) == 0:
 			case p.Cost == 0 && cost > 0:
 				return nil, badField(costField(n, j), "%d is too much: nothing of limit %s was held, so that it costs 0", cost, p.Limit)
 			default:
-				costs[i] = min(costs[i]+cost, MaxInt)
+				sum = min(sum+cost, MaxInt)
 			}
 		}
+		costs = append(costs, sum)
 	}
 	return costs, nil
 }
@@ -230,7 +241,7 @@ func (g *Group) extend(t Table, h *Hold, entries []entry, now int64) error {
 			r.Expires, r.Ends, e.changed = h.Expires, h.recordEnds(p.Keep), true
 			if l := e.row.Lows; l != nil && r.Until() < l.Due {
 				earlier := l.clone()
-				earlier.Due, e.row.Lows = r.Until(), &earlier
+				earlier.Due, e.row.Lows = r.Until(), earlier
 			}
 		}
 		if err := op.present(e.row, e.records, granted, now); err != nil {
@@ -251,10 +262,9 @@ func endHolds(t Table, limit, key string, rs []Record, now int64) error {
 		if err != nil {
 			return err
 		}
-		h.Parts = slices.Clone(h.Parts)
 		for i := range h.Parts {
 			if p := &h.Parts[i]; p.Limit == limit && p.Key == key && p.names(r, r.Hold) {
-				p.Reset = true
+				h.reset(i)
 				if !h.live(now) {
 					h.Forget = min(h.Forget, h.forget(now))
 				}

@@ -45,7 +45,7 @@ type Group struct {
 	// Ops are the operations, each on a key of its own: the costs of two takes of one key
 	// are added up by the caller. Their order means nothing to the store. Ops is empty if a
 	// reservation is cancelled or a hold is settled or extended; for a hold the store then
-	// sets it.
+	// sets it, perhaps in the memory that it has.
 	Ops []Op
 
 	// ID identifies the reservation to cancel, or the one to make if an op has to wait for
@@ -403,7 +403,7 @@ func (op *Op) touch(l *Lows, o *outcome) *Lows {
 	if next.touch(o.Before); op.clipped(o) {
 		next.clear()
 	}
-	return &next
+	return next
 }
 
 // clipped reports whether a charge stopped at MaxUsed. Nothing may then be given

@@ -2,6 +2,7 @@ package store
 
 import (
 	"slices"
+	"sync"
 
 	"github.com/dipwell/dipwell/internal/terms"
 )
@@ -115,19 +116,34 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 			return err
 		}
 	}
-	if len(g.Ops) > few {
-		return g.decideRows(t, now, make([]entry, len(g.Ops)), make([]State, len(g.Ops)))
-	}
-	var entries [few]entry
-	var rows [few]State
-	return g.decideRows(t, now, entries[:len(g.Ops)], rows[:len(g.Ops)])
+	r := roomFor(len(g.Ops))
+	defer r.end()
+	return g.decideRows(t, now, r.entries, r.rows)
 }
 
-// few is how many ops most groups have at most. Clearing room for more on the stack takes
-// longer than deciding one.
-const few = 4
+// A room has zero entries and rows for the ops of a group.
+type room struct {
+	entries []entry
+	rows    []State
+}
 
-// decideRows decides a group that takes or resets, with zero entries and rows for its ops.
+var rooms = sync.Pool{New: func() any { return new(room) }}
+
+func roomFor(n int) *room {
+	r := rooms.Get().(*room)
+	r.entries, r.rows = slices.Grow(r.entries, n)[:n], slices.Grow(r.rows, n)[:n]
+	return r
+}
+
+// end recycles the room.
+func (r *room) end() {
+	clear(r.entries)
+	clear(r.rows)
+	r.entries, r.rows = r.entries[:0], r.rows[:0]
+	rooms.Put(r)
+}
+
+// decideRows decides a group that takes or resets.
 func (g *Group) decideRows(t Table, now int64, entries []entry, rows []State) error {
 	for i := range g.Ops {
 		if err := entries[i].read(t, g.Ops[i].Def, g.Ops[i].Key, now); err != nil {
@@ -190,18 +206,17 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 		if !reset {
 			op.answerHolds(&e.row, e.records, now)
 		}
+		var made Record
 		took := op.Took()
 		if g.Reserved && took > 0 {
-			r := op.Record(&rows[i], g.ID, now, h.Due)
-			e.records, write[i] = append(e.records, r), true
-			h.Parts = append(h.Parts, Part{Limit: op.Def.Name, Key: op.Key, Number: r.Number, Mark: r.Mark})
+			made, write[i] = op.Record(&rows[i], g.ID, now, h.Due), true
+			h.Parts = append(h.Parts, Part{Limit: op.Def.Name, Key: op.Key, Number: made.Number, Mark: made.Mark})
 		}
 		if hold.Expires > 0 {
 			part := &hold.Parts[i]
 			if part.Free = took == 0; !part.Free {
-				r := op.holdRecord(&rows[i], g.Hold.ID, &hold, now)
-				e.records, write[i] = append(e.records, r), true
-				part.Number, part.Mark = r.Number, r.Mark
+				made, write[i] = op.holdRecord(&rows[i], g.Hold.ID, &hold, now), true
+				part.Number, part.Mark = made.Number, made.Mark
 				if op.Def.Algorithm == Concurrency {
 					op.Reset = max(op.Reset, g.Hold.TTL)
 				}
@@ -222,7 +237,11 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 		case !e.changed || op.Verb == VerbCheck:
 			continue
 		}
-		if err := e.write(t, now); err != nil {
+		err := e.write(t, now)
+		if err == nil && made.Unit != 0 {
+			err = t.SetRecord(e.def.Name, e.key, made.ID(), made)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -310,6 +329,7 @@ type entry struct {
 	override *Override // as stored in the table
 	all      bool      // stored has all records of the key
 	changed  bool      // the row or a record was changed
+	one      [2]Record // backs records of two, or stored and records of one
 }
 
 // read reads an entry. If one of its records has ended, or the row is of another version of
@@ -343,7 +363,7 @@ func (e *entry) bring(t Table, now int64) (err error) {
 func (e *entry) load(t Table) (err error) {
 	if !e.all {
 		e.stored, err = t.Records(e.def.Name, e.key)
-		e.records, e.all = slices.Clone(e.stored), true
+		e.records, e.all = append(e.one[:0], e.stored...), true
 	}
 	return err
 }
@@ -389,13 +409,13 @@ func (e *entry) find(t Table, p *Part, id string, now int64) (i int, err error) 
 		if err != nil || r == (Record{}) {
 			return -1, err
 		}
-		both := []Record{r, r}
-		e.stored = both[:1:1]
+		e.one = [2]Record{r, r}
+		e.stored = e.one[:1:1]
 		if r.expired(now) { // it is of lows that the row had earlier
 			e.changed = true
 			return -1, nil
 		}
-		e.records = both[1:]
+		e.records = e.one[1:]
 	}
 	return slices.IndexFunc(e.records, func(r Record) bool { return p.names(r, id) }), nil
 }
@@ -458,10 +478,12 @@ func (e *entry) writeRow(t Table, now int64) error {
 	return nil
 }
 
-// noteReset sets Reset of a part of the hold with an id if a reset that was not yet stored
+// noteReset sets Reset of part i of the hold h with an id if a reset that was not yet stored
 // ended its record.
-func (e *entry) noteReset(p *Part, id string) {
-	p.Reset = p.Reset || slices.ContainsFunc(e.reset, func(r Record) bool { return p.names(r, id) })
+func (e *entry) noteReset(h *Hold, i int, id string) {
+	if slices.ContainsFunc(e.reset, func(r Record) bool { return h.Parts[i].names(r, id) }) {
+		h.reset(i)
+	}
 }
 
 // SetOverrideIn sets an override of a key of limit d at the time now, in µs, in place of the
@@ -578,7 +600,9 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 	if len(h.Parts) == 0 || h.Due <= now {
 		return ErrReservation
 	}
-	entries := make([]entry, len(h.Parts))
+	r := roomFor(len(h.Parts))
+	defer r.end()
+	entries := r.entries
 	for i := range h.Parts {
 		p, e := &h.Parts[i], &entries[i]
 		def := limits.Lookup(p.Limit)

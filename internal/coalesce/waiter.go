@@ -57,10 +57,13 @@ func (w *waiter) copy(deadline time.Time, g *store.Group) {
 	w.deadline = deadline
 	w.group = *g
 	w.group.Err = nil
-	if len(g.Ops) == 1 {
+	switch {
+	case g.Settles():
+		w.group.Ops = nil // the caller keeps those that the store sets
+	case len(g.Ops) == 1:
 		w.one[0] = g.Ops[0]
 		w.group.Ops = w.one[:]
-	} else {
+	default:
 		w.many = append(w.many[:0], g.Ops...)
 		w.group.Ops = w.many
 	}

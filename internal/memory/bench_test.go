@@ -240,6 +240,18 @@ func BenchmarkHeld(b *testing.B) {
 	}
 }
 
+// BenchmarkSlot measures a hold and its settlement of a concurrency limit.
+func BenchmarkSlot(b *testing.B) {
+	l := limiter(b, open(b, Config{}), store.Limit{Name: "slots", Algorithm: store.Concurrency, Burst: 10})
+	benchAllowed(b, "free", func() (bool, error) {
+		d, err := l.Hold(ctx, time.Minute, "", dipwell.Take{Limit: "slots", Key: "user:7", Cost: 1})
+		if err == nil {
+			_, err = l.Settle(ctx, d.Hold)
+		}
+		return d.Allowed, err
+	})
+}
+
 // BenchmarkSettle measures a hold and its settlement beside live holds of the key.
 func BenchmarkSettle(b *testing.B) {
 	for _, n := range []int{0, 1000} {

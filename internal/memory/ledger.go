@@ -2,7 +2,6 @@ package memory
 
 import (
 	"container/heap"
-	"container/list"
 	"maps"
 	"slices"
 	"sync"
@@ -22,7 +21,9 @@ type ledger[K comparable, V any] struct {
 	parts   int
 	entries map[K]*entry[K, V]
 	due     entryHeap[K, V] // live ones
-	ended   list.List       // of *entry; the one that ended first is first
+	ended   entry[K, V]     // the ring of those that have ended begins and ends here; the one that ended first is next
+	spare   *entry[K, V]    // was removed; nil: none
+	last    *entry[K, V]    // that find returned
 	touched map[K]struct{}  // ids that were set, changed or deleted; nil: not watched
 }
 
@@ -38,8 +39,8 @@ type entry[K comparable, V any] struct {
 	id    K
 	value V
 	term
-	index   int           // in the heap, if it is live
-	element *list.Element // in the list of ended ones, or nil
+	index      int          // in the heap, if it is live
+	prev, next *entry[K, V] // in the ring of ended ones, or nil
 }
 
 func measurePending(h store.Pending) term {
@@ -51,6 +52,11 @@ func measureHold(h store.Hold) term {
 	return term{len(h.Parts), over, h.Expires, h.Forget}
 }
 
+func (l *ledger[K, V]) init(most int, measure func(V) term) {
+	l.max, l.measure, l.entries = most, measure, map[K]*entry[K, V]{}
+	l.ended.prev, l.ended.next = &l.ended, &l.ended
+}
+
 func (l *ledger[K, V]) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,10 +66,19 @@ func (l *ledger[K, V]) len() int {
 func (l *ledger[K, V]) get(id K) (v V) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.entries[id]; e != nil {
+	if e := l.find(id); e != nil {
 		v = e.value
 	}
 	return v
+}
+
+// find returns an entry, or nil. A call looks for the same one several times. The ledger is
+// locked.
+func (l *ledger[K, V]) find(id K) *entry[K, V] {
+	if l.last == nil || l.last.id != id {
+		l.last = l.entries[id]
+	}
+	return l.last
 }
 
 // set stores a value, or deletes it if it has no parts. It returns false if the id is new
@@ -71,7 +86,7 @@ func (l *ledger[K, V]) get(id K) (v V) {
 func (l *ledger[K, V]) set(id K, v V, now int64) bool {
 	l.advance(now)
 	of := l.measure(v)
-	e := l.entries[id]
+	e := l.find(id)
 	switch {
 	case of.parts == 0:
 		if e != nil {
@@ -81,17 +96,17 @@ func (l *ledger[K, V]) set(id K, v V, now int64) bool {
 	case e != nil:
 		l.unlink(e)
 	default:
-		for l.parts+of.parts > l.max && l.ended.Len() > 0 {
+		for l.parts+of.parts > l.max && l.firstEnded() != nil {
 			l.remove(l.firstEnded())
 		}
 		if l.parts+of.parts > l.max {
 			return false
 		}
-		if l.entries == nil {
-			l.entries = map[K]*entry[K, V]{}
+		if e = l.spare; e == nil {
+			e = new(entry[K, V])
 		}
-		e = &entry[K, V]{id: id}
-		l.entries[id] = e
+		l.spare, e.id = nil, id
+		l.entries[id], l.last = e, e
 	}
 	e.value, e.term = v, of
 	l.link(e)
@@ -108,17 +123,24 @@ func (l *ledger[K, V]) advance(now int64) {
 		e.over = true
 		l.link(e)
 	}
-	for l.ended.Len() > 0 && l.firstEnded().until <= now {
-		l.remove(l.firstEnded())
+	for e := l.firstEnded(); e != nil && e.until <= now; e = l.firstEnded() {
+		l.remove(e)
 	}
 }
 
-func (l *ledger[K, V]) firstEnded() *entry[K, V] { return l.ended.Front().Value.(*entry[K, V]) }
+// firstEnded returns the one that ended first, or nil.
+func (l *ledger[K, V]) firstEnded() *entry[K, V] {
+	if l.ended.next == &l.ended {
+		return nil
+	}
+	return l.ended.next
+}
 
 func (l *ledger[K, V]) link(e *entry[K, V]) {
 	l.parts += e.parts
 	if e.over {
-		e.element = l.ended.PushBack(e)
+		e.prev, e.next = l.ended.prev, &l.ended
+		e.prev.next, e.next.prev = e, e
 		return
 	}
 	heap.Push(&l.due, e)
@@ -129,9 +151,9 @@ func (l *ledger[K, V]) link(e *entry[K, V]) {
 
 func (l *ledger[K, V]) unlink(e *entry[K, V]) {
 	l.parts -= e.parts
-	if e.element != nil {
-		l.ended.Remove(e.element)
-		e.element = nil
+	if e.next != nil {
+		e.prev.next, e.next.prev = e.next, e.prev
+		e.prev, e.next = nil, nil
 		return
 	}
 	heap.Remove(&l.due, e.index)
@@ -144,6 +166,8 @@ func (l *ledger[K, V]) remove(e *entry[K, V]) {
 	l.unlink(e)
 	delete(l.entries, e.id)
 	l.markChanged(e.id)
+	*e = entry[K, V]{}
+	l.spare, l.last = e, nil
 }
 
 func (l *ledger[K, V]) markChanged(id K) {

@@ -44,12 +44,17 @@ type keyExtras struct {
 	changed map[store.RecordID]struct{} // records that were made, changed or ended since Changes was called; see Watch
 }
 
-// extrasOf returns the extras of a key, and makes them if there are none.
+// extrasOf returns the extras of a key, and makes them if there are none. They keep key as
+// long as there are records, as the holds and reservations do of which these are.
 func (sh *shard) extrasOf(p *place, key string) *keyExtras {
 	id := rowID{p.id, p.tag}
 	k := sh.extras[id]
 	if k == nil {
-		k = &keyExtras{limit: p.limit, rowID: id, key: strings.Clone(key), next: math.MaxInt64}
+		if k = sh.spare; k == nil || k.inUse > 0 {
+			k = new(keyExtras)
+		}
+		sh.spare = nil
+		*k = keyExtras{limit: p.limit, rowID: id, key: key, records: k.records[:0], next: math.MaxInt64}
 		if sh.extras == nil {
 			sh.extras = map[rowID]*keyExtras{}
 		}
@@ -83,6 +88,9 @@ func countsOf(o *store.Override) (set, blocks int64) {
 func (sh *shard) setOverride(k *keyExtras, o *store.Override) {
 	oldSet, oldBlocks := countsOf(k.override)
 	set, blocks := countsOf(o)
+	if k.override == nil {
+		k.key = strings.Clone(k.key)
+	}
 	if o != nil && o != k.override {
 		o.Key = k.key // the same text, so that it is in memory once
 	}
@@ -132,7 +140,13 @@ func (sh *shard) dropExtras(k *keyExtras) {
 	delete(sh.extras, k.rowID)
 	heap.Remove(&sh.due, k.index)
 	k.index = -1
+	if clear(k.records); cap(k.records) <= spareRecords {
+		sh.spare = k
+	}
 }
+
+// spareRecords bounds the memory of extras that wait for another key.
+const spareRecords = 64
 
 // find returns the index of a record, or -1.
 func (k *keyExtras) find(id store.RecordID) int {

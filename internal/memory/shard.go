@@ -53,7 +53,8 @@ type shardFields struct {
 	lows   column[low]    // of rows whose handle has withLow
 	extras map[rowID]*keyExtras
 	due    extrasHeap
-	blocks blockHeap // keys with nothing but a block as override
+	spare  *keyExtras // were dropped; nil: none
+	blocks blockHeap  // keys with nothing but a block as override
 }
 
 const cacheLine = 64 // bytes
@@ -222,7 +223,7 @@ func (sh *shard) maintain(now int64) {
 
 func (sh *shard) close() {
 	sh.closed = true
-	sh.ext, sh.texts, sh.refs, sh.phases, sh.lows, sh.extras, sh.filter, sh.due = nil, texts{}, column[uint32]{}, column[int64]{}, column[low]{}, nil, filter{}, nil
+	sh.ext, sh.texts, sh.refs, sh.phases, sh.lows, sh.extras, sh.filter, sh.due, sh.spare = nil, texts{}, column[uint32]{}, column[int64]{}, column[low]{}, nil, filter{}, nil, nil
 	sh.view.Store(nil)
 	sh.rows, sh.top = 0, 0
 }

@@ -127,9 +127,10 @@ func New(c Config) (*Store, error) {
 	s.limits.init()
 	s.reg.EachOverride = s.EachOverride
 	s.mask = uint32(c.Shards - 1)
-	s.reservations.max, s.reservations.measure = c.MaxReservations, measurePending
+	s.reservations.init(c.MaxReservations, measurePending)
 	s.free = freeParts{}
-	s.holds.max, s.holds.measure, s.holds.live = c.MaxHolds, measureHold, s.free.add
+	s.holds.init(c.MaxHolds, measureHold)
+	s.holds.live = s.free.add
 	s.maxOverrides = c.MaxOverrides
 	for i := range s.shards {
 		s.shards[i].store = s

@@ -355,7 +355,7 @@ func (t *txn) Hold(id string) (store.Hold, error) {
 			return t.holds[i].value, nil
 		}
 	}
-	if e := t.s.holds.entries[id]; e != nil {
+	if e := t.s.holds.find(id); e != nil {
 		return e.value, nil
 	}
 	return store.Hold{}, nil
