@@ -86,7 +86,7 @@ func fold(a, b uint64) uint64 {
 func (s *Store) Quick() func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (store.QuickAnswer, *sync.Mutex, bool) {
 	return func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (a store.QuickAnswer, held *sync.Mutex, ok bool) {
 		b := s.limits.cached(def)
-		if b == nil || !b.bucket && !b.windows || uint64(cost-1) >= uint64(def.Rule.Burst) || verb != store.VerbTake {
+		if b == nil || uint64(cost-1) >= b.most || verb != store.VerbTake {
 			return s.quickOp(def, key, verb, cost, checked)
 		}
 		id, tag := s.hash(key, b)

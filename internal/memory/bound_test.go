@@ -274,8 +274,8 @@ func TestReservationsAreBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := s.Stats().Reservations; n != 2 || s.reservations.parts != 2 || len(s.reservations.due) != 2 {
-		t.Errorf("%d reservations, %d parts, %d in the heap", n, s.reservations.parts, len(s.reservations.due))
+	if n := s.Stats().Reservations; n != 2 || s.reservations.parts != 2 || s.reservations.due.Len() != 2 {
+		t.Errorf("%d reservations, %d parts, %d in the heap", n, s.reservations.parts, s.reservations.due.Len())
 	}
 }
 

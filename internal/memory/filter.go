@@ -47,8 +47,8 @@ func (sh *shard) filterOverride(k *keyExtras) {
 		f.add(k)
 		return
 	}
-	*f = filter{words: make([]uint64, 1<<bits.Len(uint(len(sh.due)/2)))} // has room for twice as many
-	for _, k := range sh.due {
+	*f = filter{words: make([]uint64, 1<<bits.Len(uint(sh.due.Len()/2)))} // has room for twice as many
+	for _, k := range sh.due.items {
 		if k.override != nil {
 			f.add(k)
 		}

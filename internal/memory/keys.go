@@ -110,42 +110,33 @@ func follows(key, prefix, after string) bool {
 
 // A page is a heap of the rows whose keys sort first; the last of them is on top.
 type page[T any] struct {
+	heapOf[T]
 	most int
 	key  func(*T) string
-	rows []T
 }
 
 func newPage[T any](n int, key func(*T) string) *page[T] {
-	return &page[T]{most: min(max(n, 0), MaxPage), key: key}
+	before := func(a, b T) bool { return key(&a) > key(&b) }
+	return &page[T]{heapOf[T]{before: before}, min(max(n, 0), MaxPage), key}
 }
 
 func (p *page[T]) wants(key string) bool {
-	return len(p.rows) < p.most || len(p.rows) > 0 && key < p.key(&p.rows[0])
+	return p.Len() < p.most || p.Len() > 0 && key < p.key(&p.items[0])
 }
 
 func (p *page[T]) add(row T) {
-	if len(p.rows) == p.most {
+	if p.Len() == p.most {
 		heap.Pop(p)
 	}
 	heap.Push(p, row)
 }
 
 func (p *page[T]) sorted() []T {
-	out := make([]T, len(p.rows))
+	out := make([]T, p.Len())
 	for i := len(out) - 1; i >= 0; i-- {
 		out[i] = heap.Pop(p).(T)
 	}
 	return out
-}
-
-func (p *page[T]) Len() int           { return len(p.rows) }
-func (p *page[T]) Less(i, j int) bool { return p.key(&p.rows[i]) > p.key(&p.rows[j]) }
-func (p *page[T]) Swap(i, j int)      { p.rows[i], p.rows[j] = p.rows[j], p.rows[i] }
-func (p *page[T]) Push(x any)         { p.rows = append(p.rows, x.(T)) }
-func (p *page[T]) Pop() any {
-	last := p.rows[len(p.rows)-1]
-	p.rows = p.rows[:len(p.rows)-1]
-	return last
 }
 
 // sweepDueWork is how many keys with records or overrides that have ended are swept

@@ -20,11 +20,11 @@ type ledger[K comparable, V any] struct {
 	mu      sync.Mutex
 	parts   int
 	entries map[K]*entry[K, V]
-	due     entryHeap[K, V] // live ones
-	ended   entry[K, V]     // the ring of those that have ended begins and ends here; the one that ended first is next
-	spare   *entry[K, V]    // was removed; nil: none
-	last    *entry[K, V]    // that find returned
-	touched map[K]struct{}  // ids that were set, changed or deleted; nil: not watched
+	due     heapOf[*entry[K, V]] // live ones; the one that ends first is on top
+	ended   entry[K, V]          // the ring of those that have ended begins and ends here; the one that ended first is next
+	spare   *entry[K, V]         // was removed; nil: none
+	last    *entry[K, V]         // that find returned
+	touched map[K]struct{}       // ids that were set, changed or deleted; nil: not watched
 }
 
 // A term says how long a value stays. Times are in µs.
@@ -55,6 +55,8 @@ func measureHold(h store.Hold) term {
 func (l *ledger[K, V]) init(most int, measure func(V) term) {
 	l.max, l.measure, l.entries = most, measure, map[K]*entry[K, V]{}
 	l.ended.prev, l.ended.next = &l.ended, &l.ended
+	l.due.before = func(a, b *entry[K, V]) bool { return a.ends < b.ends }
+	l.due.at = func(e *entry[K, V]) *int { return &e.index }
 }
 
 func (l *ledger[K, V]) len() int {
@@ -117,8 +119,8 @@ func (l *ledger[K, V]) set(id K, v V, now int64) bool {
 // advance moves what has ended at now to the ended ones, and deletes what may be deleted.
 // One that may be deleted stays behind one that ended before it and is kept for longer.
 func (l *ledger[K, V]) advance(now int64) {
-	for len(l.due) > 0 && l.due[0].ends <= now {
-		e := l.due[0]
+	for l.due.Len() > 0 && l.due.items[0].ends <= now {
+		e := l.due.items[0]
 		l.unlink(e)
 		e.over = true
 		l.link(e)
@@ -196,28 +198,6 @@ func (l *ledger[K, V]) changed() []K {
 	ids := slices.Collect(maps.Keys(l.touched))
 	clear(l.touched)
 	return ids
-}
-
-// entryHeap is a heap with the entry that ends first on top.
-type entryHeap[K comparable, V any] []*entry[K, V]
-
-func (h entryHeap[K, V]) Len() int           { return len(h) }
-func (h entryHeap[K, V]) Less(i, j int) bool { return h[i].ends < h[j].ends }
-func (h entryHeap[K, V]) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-func (h *entryHeap[K, V]) Push(x any) {
-	e := x.(*entry[K, V])
-	e.index = len(*h)
-	*h = append(*h, e)
-}
-func (h *entryHeap[K, V]) Pop() any {
-	old := *h
-	e := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return e
 }
 
 // A freeParts counts the parts of live holds that took nothing, by limit and key. The lock

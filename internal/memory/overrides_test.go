@@ -226,8 +226,8 @@ func TestBlocksAreBounded(t *testing.T) {
 	if _, err := s.Sweep(ctx, 100); err != nil {
 		t.Fatal(err)
 	}
-	if st := s.Stats(); st.Overrides != 3 || len(s.shards[0].blocks) != 0 {
-		t.Errorf("%+v, %d blocks", st, len(s.shards[0].blocks))
+	if st := s.Stats(); st.Overrides != 3 || s.shards[0].blocks.Len() != 0 {
+		t.Errorf("%+v, %d blocks", st, s.shards[0].blocks.Len())
 	}
 }
 

@@ -117,8 +117,8 @@ func (sh *shard) setOverride(k *keyExtras, o *store.Override) {
 // MaxOverrides.
 func (sh *shard) forgetBlocks(now int64) {
 	s := sh.store
-	for most := s.maxOverrides/len(s.shards) + 1; len(sh.blocks) > most; {
-		k := sh.blocks[0]
+	for most := s.maxOverrides/len(s.shards) + 1; sh.blocks.Len() > most; {
+		k := sh.blocks.items[0]
 		b := k.current.Load()
 		if b == nil {
 			sh.dropOfGone(k)
@@ -267,8 +267,9 @@ func (sh *shard) dropIfEmpty(k *keyExtras) {
 
 // sweepDue sweeps keys whose records or overrides have ended, at most n of them.
 func (sh *shard) sweepDue(now int64, n int) {
-	for ; n > 0 && len(sh.due) > 0 && sh.due[0].next <= now && sh.due[0].inUse == 0; n-- {
-		if k, b := sh.due[0], sh.due[0].current.Load(); b != nil {
+	for ; n > 0 && sh.due.Len() > 0 && sh.due.items[0].next <= now && sh.due.items[0].inUse == 0; n-- {
+		k := sh.due.items[0]
+		if b := k.current.Load(); b != nil {
 			sh.sweepKey(k, b, now)
 		} else {
 			sh.dropOfGone(k)
@@ -381,47 +382,6 @@ func (sh *shard) oldest(k *keyExtras) uint32 {
 	}
 	return oldest
 }
-
-// extrasHeap is a heap of extras; the one that a sweep has to visit first is on top.
-type extrasHeap []*keyExtras
-
-func (h extrasHeap) Len() int           { return len(h) }
-func (h extrasHeap) Less(i, j int) bool { return h[i].next < h[j].next }
-func (h extrasHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-func (h *extrasHeap) Push(x any) {
-	k := x.(*keyExtras)
-	k.index = len(*h)
-	*h = append(*h, k)
-}
-func (h *extrasHeap) Pop() any { return h.last() }
-
-// last removes the last element.
-func (h *extrasHeap) last() *keyExtras {
-	old := *h
-	k := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return k
-}
-
-// blockHeap is a heap of extras with a block; the block that began first is on top.
-type blockHeap []*keyExtras
-
-func (h blockHeap) Len() int           { return len(h) }
-func (h blockHeap) Less(i, j int) bool { return h[i].began < h[j].began }
-func (h blockHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].blockAt, h[j].blockAt = i, j
-}
-func (h *blockHeap) Push(x any) {
-	k := x.(*keyExtras)
-	k.blockAt = len(*h)
-	*h = append(*h, k)
-}
-func (h *blockHeap) Pop() any { return (*extrasHeap)(h).last() }
 
 func (s *Store) sweepShard(i int, locked bool, now int64) {
 	sh := &s.shards[i]

@@ -52,9 +52,9 @@ type shardFields struct {
 	phases column[int64]  // of the slot's key: see Op.Phase; 0: not known yet
 	lows   column[low]    // of rows whose handle has withLow
 	extras map[rowID]*keyExtras
-	due    extrasHeap
-	spare  *keyExtras // were dropped; nil: none
-	blocks blockHeap  // keys with nothing but a block as override
+	due    heapOf[*keyExtras] // on top is the one that a sweep has to visit first
+	spare  *keyExtras         // were dropped; nil: none
+	blocks heapOf[*keyExtras] // keys with nothing but a block as override; on top is that which began first
 }
 
 const cacheLine = 64 // bytes
@@ -71,6 +71,14 @@ const (
 	sweepWork  = 8   // slots that each insert sweeps
 	probeCheck = 16  // rows that an insert may check on its way to the row's place
 )
+
+func (sh *shard) init(s *Store) {
+	sh.store = s
+	sh.due.before = func(a, b *keyExtras) bool { return a.next < b.next }
+	sh.due.at = func(k *keyExtras) *int { return &k.index }
+	sh.blocks.before = func(a, b *keyExtras) bool { return a.began < b.began }
+	sh.blocks.at = func(k *keyExtras) *int { return &k.blockAt }
+}
 
 func (sh *shard) at(i int) *slot {
 	return &sh.ext[uint(i)/uint(extentSlots)][uint(i)%uint(extentSlots)]
@@ -223,7 +231,7 @@ func (sh *shard) maintain(now int64) {
 
 func (sh *shard) close() {
 	sh.closed = true
-	sh.ext, sh.texts, sh.refs, sh.phases, sh.lows, sh.extras, sh.filter, sh.due, sh.spare = nil, texts{}, column[uint32]{}, column[int64]{}, column[low]{}, nil, filter{}, nil, nil
+	sh.ext, sh.texts, sh.refs, sh.phases, sh.lows, sh.extras, sh.filter, sh.due.items, sh.spare = nil, texts{}, column[uint32]{}, column[int64]{}, column[low]{}, nil, filter{}, nil, nil
 	sh.view.Store(nil)
 	sh.rows, sh.top = 0, 0
 }

@@ -133,7 +133,7 @@ func New(c Config) (*Store, error) {
 	s.holds.live = s.free.add
 	s.maxOverrides = c.MaxOverrides
 	for i := range s.shards {
-		s.shards[i].store = s
+		s.shards[i].init(s)
 	}
 	return s, nil
 }

@@ -11,9 +11,10 @@ import (
 
 // A takeRule has the numbers of a rule for the fast paths of a Take.
 type takeRule struct {
-	bucket  bool // take can decide: a token bucket counted in µs
-	windows bool // takeInWindow can decide: ticks longer than 1 µs, of equal length
-	spread  bool // takeInWindow needs the phase of the key
+	bucket  bool   // take can decide: a token bucket counted in µs
+	windows bool   // takeInWindow can decide: ticks longer than 1 µs, of equal length
+	spread  bool   // takeInWindow needs the phase of the key
+	most    uint64 // the largest cost that they can decide, Burst; 0 if neither can
 
 	unit, every, add, cap, origin int64
 	enough                        int64  // ticks after which everything has come back
@@ -28,6 +29,9 @@ func newTakeRule(d *store.Definition) takeRule {
 	if d.Mode == store.Enforce && d.Even() {
 		t.bucket = r.Every == 1 && d.Algorithm == store.TokenBucket
 		t.windows = r.Every > 1
+	}
+	if t.bucket || t.windows {
+		t.most = uint64(r.Burst)
 	}
 	if t.windows {
 		t.perTick = math.MaxUint64 / uint64(r.Every)
@@ -121,7 +125,7 @@ func takeLocked(g *store.Group, takes []taking, now int64) bool {
 
 // decides reports whether take or takeInWindow can decide an op.
 func (r *takeRule) decides(op *store.Op) bool {
-	return (r.bucket || r.windows) && op.Verb == store.VerbTake && uint64(op.Cost-1) < uint64(op.Def.Rule.Burst) && op.Floor|op.Fraction == 0
+	return op.Verb == store.VerbTake && uint64(op.Cost-1) < r.most && op.Floor|op.Fraction == 0
 }
 
 // find finds the row in its shard, which is locked. It returns false if the key has none
