@@ -125,3 +125,14 @@ func TestClosed(t *testing.T) {
 		t.Errorf("after Close: %v", err)
 	}
 }
+
+func TestDefaultShards(t *testing.T) {
+	for _, c := range []struct{ keys, processors, want int }{
+		{DefaultMaxKeys, 1, 64}, {DefaultMaxKeys, 16, 64}, {DefaultMaxKeys, 17, 128}, {DefaultMaxKeys, 64, 256},
+		{DefaultMaxKeys, 500, 256}, {1, 64, 1}, {1000, 2, 2}, {32768, 2, 64}, {32767, 2, 64}, {16384, 2, 64}, {16383, 2, 32},
+	} {
+		if n := defaultShards(c.keys, c.processors); n != c.want {
+			t.Errorf("%d keys, %d processors: %d shards, want %d", c.keys, c.processors, n, c.want)
+		}
+	}
+}

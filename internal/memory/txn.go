@@ -5,6 +5,7 @@ import (
 	"container/heap"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -16,7 +17,7 @@ import (
 type txn struct {
 	s     *Store
 	now   int64
-	locks shardSet
+	locks []uint32 // the shards that are locked, in ascending order
 	rows  []txnRow
 	next  int // where row looks first
 
@@ -73,10 +74,7 @@ func (s *Store) tryGroup(g *store.Group) ([]Touched, error) {
 		return nil, err
 	}
 	defer t.unlock()
-	for i := range t.locks.all {
-		t.now = s.nowIn(&s.shards[i], counter())
-		break
-	}
+	t.now = s.nowIn(&s.shards[t.locks[0]], counter())
 	err := g.DecideIn(t, &s.reg, t.now)
 	if err == nil {
 		err = t.commit()
@@ -124,18 +122,20 @@ func (t *txn) place(b *binding, limit, key string, op *store.Op) {
 	if r.binding = b; b != nil {
 		r.hash(t.s, key)
 		t.s.shards[r.shard].prefetch(r.id)
-		t.locks.add(r.shard)
+		t.locks = append(t.locks, r.shard)
 	}
 }
 
 // lock locks the shards of the keys, in order. It fails if a definition was superseded since
 // place: once no row in the shards is of it, its handle may be that of another version.
 func (t *txn) lock() error {
-	if t.locks == (shardSet{}) { // none of the limits exists
-		t.locks.add(0)
+	if len(t.locks) == 0 { // none of the limits exists
+		t.locks = append(t.locks, 0)
 	}
+	slices.Sort(t.locks) // so that no two calls wait for each other
+	t.locks = slices.Compact(t.locks)
 	var err error
-	for i := range t.locks.all {
+	for _, i := range t.locks {
 		sh := &t.s.shards[i]
 		if sh.mu.Lock(); sh.closed {
 			err = ErrClosed
@@ -147,7 +147,7 @@ func (t *txn) lock() error {
 		}
 	}
 	if err != nil {
-		t.s.release(&t.locks)
+		t.release()
 	}
 	return err
 }
@@ -162,7 +162,7 @@ func (t *txn) unlock() {
 			sh.forgetBlocks(t.now)
 		}
 	}
-	t.s.release(&t.locks)
+	t.release()
 }
 
 // unuse lets sweeps change the extras that the txn has looked up.
@@ -191,7 +191,7 @@ func (t *txn) end() {
 	clear(t.pending)
 	clear(t.holds)
 	t.rows, t.pending, t.holds = t.rows[:0], t.pending[:0], t.holds[:0]
-	t.locks, t.next, t.touched = shardSet{}, 0, nil
+	t.locks, t.next, t.touched = t.locks[:0], 0, nil
 	txns.Put(t)
 }
 
@@ -207,9 +207,9 @@ func (r *txnRow) clear() {
 	r.read, r.looked, r.wrote, r.wroteOverride, r.added = false, false, false, false, false
 }
 
-func (s *Store) release(locks *shardSet) {
-	for i := range locks.all {
-		s.shards[i].mu.Unlock()
+func (t *txn) release() {
+	for _, i := range t.locks {
+		t.s.shards[i].mu.Unlock()
 	}
 }
 
@@ -473,7 +473,7 @@ func (t *txn) room() (room, error) {
 func (t *txn) madeRoom(count *atomic.Int64, n int64, most int) bool {
 	for i := -1; i < len(t.s.shards); i++ {
 		if i >= 0 && !t.holdsLocked { // sweeps lock the holds
-			t.s.sweepShard(i, t.locks.has(i), t.now)
+			t.s.sweepShard(i, slices.Contains(t.locks, uint32(i)), t.now)
 		}
 		if count.Load()+n <= int64(most) {
 			return true
