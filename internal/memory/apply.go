@@ -169,13 +169,11 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 	now := s.nowIn(sh, counter())
 	var row store.State
 	i, found := sh.find(p.id, p.tag)
-	held := found && sh.at(i).handle == p.handle|withLow
 	if found {
-		if r := sh.at(i); held {
-			row.Used, row.TS, row.Version = r.used, r.ts, p.def.Number
-		} else {
-			sh.state(&row, i, p)
+		if sh.at(i).handle&withLow != 0 {
+			return false
 		}
+		sh.state(&row, i, p)
 		op.Phase = cmp.Or(sh.phases.get(i), op.Phase)
 	} else if p.limit.overrides.Load() > 0 && sh.filter.passes(p.id, p.tag) {
 		row.Override = sh.overrideOf(p)
@@ -193,8 +191,6 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 		return false
 	case quick && (op.Def != p.def || op.Bound): // an answer of Quick does not say so
 		return false
-	case held:
-		return sh.applyHeld(i, op, &row, now, write)
 	case !write:
 		return true
 	case row.Override != was: // the override has ended, or is of an older version
@@ -227,24 +223,6 @@ func (sh *shard) lower(i int, now, used int64) bool {
 		return false
 	}
 	l.used = min(l.used, used)
-	return true
-}
-
-// applyHeld stores the row at i, which has lows, after an op. It returns false, and does
-// nothing, if the answer must say that there are holds, if the op ends the lows, or if
-// records may have ended.
-func (sh *shard) applyHeld(i int, op *store.Op, after *store.State, now int64, write bool) bool {
-	var scratch store.Rule
-	r, rule := sh.at(i), op.RuleFor(&scratch)
-	switch {
-	case !op.Allowed || op.Shadow || after.Used >= rule.MaxUsed:
-		return false
-	case !write:
-		return now < sh.lows.at(i).due
-	case after.Used == 0 || !sh.lower(i, now, rule.Used(store.State{Used: r.used, TS: r.ts}, now)):
-		return false
-	}
-	r.used, r.ts = after.Used, after.TS
 	return true
 }
 
