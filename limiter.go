@@ -323,21 +323,19 @@ func keyless(def *store.Definition) error {
 	return badField("key", "is missing; limit %s has a bucket for each key (shared: true would make it one for everybody)", def.Name)
 }
 
-var batches = sync.Pool{New: func() any { return new(store.Batch) }}
-
 // doBatch sends one op to the store.
 func (l *Limiter) doBatch(ctx context.Context, d *Decision, verb store.Verb, def *store.Definition, key string, n, floor int64) error {
-	b := batches.Get().(*store.Batch)
-	g, op := b.Single()
+	c := calls.Get().(*call)
+	g, op := c.batch.Single()
 	op.Def, op.Key, op.Verb, op.Cost, op.Floor = def, key, verb, n, floor
 	if verb == store.VerbReserve || def.Rule.Leaky && verb == store.VerbTake {
 		g.ID = newReservation()
 	}
-	err := l.decide(ctx, b, def.Timeout)
+	err := l.decide(ctx, &c.batch, def.Timeout)
 	d.fill(op)
 	d.setReservation(g, err)
 	op.Key = ""
-	batches.Put(b)
+	c.end()
 	return err
 }
 
@@ -469,11 +467,11 @@ func us(n int64) time.Duration {
 // changes. Any other error wraps ErrStore or is the context's: it is then not known
 // whether the tokens were given back, and Cancel may be called again.
 func (l *Limiter) Cancel(ctx context.Context, id Reservation) error {
-	b := batches.Get().(*store.Batch)
-	defer batches.Put(b)
-	g, _ := b.Single()
+	c := calls.Get().(*call)
+	defer c.end()
+	g, _ := c.batch.Single()
 	g.Ops, g.ID, g.Cancel = nil, id, true
-	if err := l.store.Apply(ctx, b); err != nil {
+	if err := l.store.Apply(ctx, &c.batch); err != nil {
 		return err
 	}
 	return g.Err
