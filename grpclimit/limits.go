@@ -63,10 +63,6 @@ type taker struct {
 	observe func(*dipwell.Decision, error, time.Duration)
 }
 
-// noWait is the bound of a call that waits only for a leaky bucket, as long as that says.
-// With a bound of 0, a call that has a delay is refused.
-const noWait time.Duration = -1
-
 // take takes from the limits, waiting at most bound. It makes a hold if ttl is not 0 and one
 // of the limits is a concurrency limit, and returns how long the hold lives. If it returns an
 // error, the call must end with it.
@@ -105,26 +101,5 @@ func (t *taker) decide(d *dipwell.Decision, limits []Limit, c *Call, bound, ttl 
 	if len(takes) == 0 {
 		return 0, nil
 	}
-	start := time.Time{}
-	if t.observe != nil {
-		start = time.Now()
-	}
-	ttl, err := t.wait(c.Context, d, takes, bound, ttl)
-	if t.observe != nil {
-		t.observe(d, err, time.Since(start))
-	}
-	if err == nil {
-		err = front.Due(c.Context, t.limiter, d)
-	}
-	return ttl, err
-}
-
-func (t *taker) wait(ctx context.Context, d *dipwell.Decision, takes []dipwell.Take, bound, ttl time.Duration) (time.Duration, error) {
-	if ttl > 0 && front.Held(t.limiter, takes) {
-		return front.Hold(ctx, t.limiter, d, takes, ttl)
-	}
-	if bound != noWait {
-		return 0, t.limiter.DoWait(ctx, d, takes, bound)
-	}
-	return 0, front.Take(ctx, t.limiter, d, takes)
+	return front.Decide(c.Context, t.limiter, d, takes, bound, ttl, t.observe)
 }

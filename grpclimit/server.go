@@ -139,7 +139,7 @@ func (s *server) admit(c *Call, header func(metadata.MD) error, trailer func(met
 		return c.Context, func() {}, nil
 	}
 	var d dipwell.Decision
-	ttl, err := s.take(&d, s.Limits, c, noWait, s.TTL)
+	ttl, err := s.take(&d, s.Limits, c, front.NoWait, s.TTL)
 	if decided(&d) {
 		md := announce(s.Headers, &d)
 		_ = header(md) // an error means that the call has ended
@@ -222,7 +222,7 @@ func (w *serverStream) take(limits []Limit, m any) error {
 	if err := w.refused(); err != nil || len(limits) == 0 {
 		return err
 	}
-	bound := noWait
+	bound := front.NoWait
 	if w.s.Slow {
 		bound = front.Forever
 	}

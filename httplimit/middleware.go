@@ -148,7 +148,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	var d dipwell.Decision
 	var ttl time.Duration
 	if err == nil {
-		ttl, err = m.decide(r, &d, takes)
+		ttl, err = front.Decide(r.Context(), m.limiter, &d, takes, front.NoWait, m.TTL, m.Observe)
 	}
 	if err != nil {
 		if m.Failed != nil {
@@ -187,26 +187,6 @@ func (m *middleware) takes(r *http.Request, list []dipwell.Take) ([]dipwell.Take
 		}
 	}
 	return list, nil
-}
-
-// decide takes, or holds for as long as ttl.
-func (m *middleware) decide(r *http.Request, d *dipwell.Decision, takes []dipwell.Take) (ttl time.Duration, err error) {
-	start := time.Time{}
-	if m.Observe != nil {
-		start = time.Now()
-	}
-	if front.Held(m.limiter, takes) {
-		ttl, err = front.Hold(r.Context(), m.limiter, d, takes, m.TTL)
-	} else {
-		err = front.Take(r.Context(), m.limiter, d, takes)
-	}
-	if m.Observe != nil {
-		m.Observe(d, err, time.Since(start))
-	}
-	if err == nil {
-		err = front.Due(r.Context(), m.limiter, d)
-	}
-	return ttl, err
 }
 
 // Fail answers a request that could not be decided, with a problem document. The status

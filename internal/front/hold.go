@@ -17,9 +17,9 @@ import (
 // defaultTTL is how long the hold of a request lives after its program has died.
 const defaultTTL = time.Minute
 
-// Held reports whether one of the takes is from a concurrency limit, so that all of them
+// held reports whether one of the takes is from a concurrency limit, so that all of them
 // must be held.
-func Held(l *dipwell.Limiter, takes []dipwell.Take) bool {
+func held(l *dipwell.Limiter, takes []dipwell.Take) bool {
 	for i := range takes {
 		if def := l.Limit(takes[i].Limit); def != nil && def.Algorithm == store.Concurrency {
 			return true
@@ -28,9 +28,9 @@ func Held(l *dipwell.Limiter, takes []dipwell.Take) bool {
 	return false
 }
 
-// Hold holds the takes and sets d. It returns how long the hold lives: ttl, or less if
+// hold holds the takes and sets d. It returns how long the hold lives: ttl, or less if
 // one of the limits, or of their parents, does not allow that.
-func Hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take, ttl time.Duration) (time.Duration, error) {
+func hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take, ttl time.Duration) (time.Duration, error) {
 	for i := range takes {
 		for def := l.Limit(takes[i].Limit); def != nil; def = l.Limit(def.Parent) {
 			ttl = min(ttl, cmp.Or(def.TTL, terms.DefaultHoldTTL))

@@ -43,7 +43,7 @@ func TestKeepWithAStuckExtend(t *testing.T) {
 			t.Fatal(err)
 		}
 		var d dipwell.Decision
-		ttl, err := front.Hold(t.Context(), l, &d, []dipwell.Take{{Limit: "slots", Key: "k", Cost: 1}}, time.Minute)
+		ttl, err := front.Decide(t.Context(), l, &d, []dipwell.Take{{Limit: "slots", Key: "k", Cost: 1}}, front.NoWait, time.Minute, nil)
 		if err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
@@ -71,7 +71,7 @@ func TestHoldUnderAParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var d dipwell.Decision
-	ttl, err := front.Hold(t.Context(), l, &d, []dipwell.Take{{Limit: "user", Key: "acme/u7", Cost: 1}}, time.Minute)
+	ttl, err := front.Decide(t.Context(), l, &d, []dipwell.Take{{Limit: "user", Key: "acme/u7", Cost: 1}}, front.NoWait, time.Minute, nil)
 	if err != nil || !d.Allowed || ttl != 5*time.Second {
 		t.Errorf("%+v, %v, %v", d, ttl, err)
 	}
@@ -113,7 +113,7 @@ func TestReleaseWhileTheStoreFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		var d dipwell.Decision
-		ttl, err := front.Hold(t.Context(), l, &d, []dipwell.Take{{Limit: "slots", Key: "k", Cost: 1}}, time.Minute)
+		ttl, err := front.Decide(t.Context(), l, &d, []dipwell.Take{{Limit: "slots", Key: "k", Cost: 1}}, front.NoWait, time.Minute, nil)
 		if err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
@@ -145,7 +145,7 @@ func TestHoldForLongerThanADay(t *testing.T) {
 	}
 	for limit, want := range map[string]time.Duration{"slots": 24 * time.Hour, "long": 30 * time.Hour} {
 		var d dipwell.Decision
-		ttl, err := front.Hold(t.Context(), l, &d, []dipwell.Take{{Limit: limit, Key: "k", Cost: 1}}, 30*time.Hour)
+		ttl, err := front.Decide(t.Context(), l, &d, []dipwell.Take{{Limit: limit, Key: "k", Cost: 1}}, front.NoWait, 30*time.Hour, nil)
 		if err != nil || !d.Allowed || ttl != want {
 			t.Errorf("%s: %+v, %v, %v", limit, d, ttl, err)
 		}

@@ -53,22 +53,44 @@ func Ask[R any](r R, name string, floor int64, choose, plan func(R) string, key 
 	return t, err
 }
 
-// Take takes from the limits, all or nothing, and sets d. If a leaky bucket is among them,
-// Due must follow. It does not allocate for one limit.
-func Take(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take) error {
-	if len(takes) > 1 {
-		return l.DoAll(ctx, d, store.VerbTake, takes)
+// NoWait is the bound of a call that waits only for a leaky bucket, as long as that says.
+// With a bound of 0, a call that has a delay is refused.
+const NoWait time.Duration = -1
+
+// Decide takes from the limits, all or nothing, waiting at most bound, and sets d. If ttl is
+// not 0 and one of the limits is a concurrency limit, it holds them, and returns how long the
+// hold lives. observe may be nil. It does not allocate for one limit.
+func Decide(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take, bound, ttl time.Duration, observe func(*dipwell.Decision, error, time.Duration)) (lives time.Duration, err error) {
+	start := time.Time{}
+	if observe != nil {
+		start = time.Now()
 	}
-	return l.Do(ctx, d, store.VerbTake, takes[0])
+	switch {
+	case ttl > 0 && held(l, takes):
+		lives, err = hold(ctx, l, d, takes, ttl)
+	case bound != NoWait:
+		err = l.DoWait(ctx, d, takes, bound)
+	case len(takes) > 1:
+		err = l.DoAll(ctx, d, store.VerbTake, takes)
+	default:
+		err = l.Do(ctx, d, store.VerbTake, takes[0])
+	}
+	if observe != nil {
+		observe(d, err, time.Since(start))
+	}
+	if err == nil {
+		err = due(ctx, l, d)
+	}
+	return lives, err
 }
 
 // cancelTimeout bounds the attempts to cancel what a request has reserved and does not use.
 const cancelTimeout = 10 * time.Second
 
-// Due waits until a call that a leaky bucket allowed with a delay is due, so that its
+// due waits until a call that a leaky bucket allowed with a delay is due, so that its
 // caller may act. It does not wait for a limit in shadow mode. If ctx ends first, the
 // tokens are given back, and the error is the context's, or that of the Waiter of Proxied.
-func Due(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision) error {
+func due(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision) error {
 	id, delay := d.Reservation, enforced(d)
 	if !d.Allowed || delay <= 0 {
 		return nil

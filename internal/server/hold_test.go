@@ -509,7 +509,6 @@ func TestGRPCHolds(t *testing.T) {
 	code("ready of no key", err, codes.InvalidArgument)
 	_, err = c.Ready(ctx, &dipwellv1.ReadyRequest{Limit: "nobody", Keys: []string{"a"}})
 	code("ready of an unknown limit", err, codes.NotFound)
-
 }
 
 // Settle and extend are counted like the calls before them.
