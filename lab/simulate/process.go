@@ -6,14 +6,24 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/dipwell/dipwell/internal/away"
 	"github.com/dipwell/dipwell/store"
 )
 
-// A process calls one store, or the stores of its region and of the home region.
+// A process calls the store through decorators of its own.
 type process struct {
-	w         *world
-	id        int
-	home, own *client // of the home region's store and of its own region's; one if there is one store
+	w     *world
+	id    int
+	store store.Store
+	defs  map[string]*store.Definition // the limits as the process knows them
+	usual int64                        // µs that a message usually takes
+
+	answered int64 // true time of the last answer that it got
+	opened   int64 // true time at which its breaker opened; 0: it is closed
+	cut      int64 // true time until which no message passes between it and the store
+
+	memory *away.Fallback   // decides while the store does not answer; or nil
+	alone  map[string]alone // by key of the limit "hot"
 
 	drift  int64 // parts per million by which its clocks are fast
 	origin int64 // its monotonic clock when the history begins
@@ -26,29 +36,18 @@ type process struct {
 	asks    int // number of background tasks so far
 }
 
+// process makes a process.
+func (w *world) process(i int) *process {
+	p := &process{w: w, id: i, drift: w.drifts[i+1], origin: int64(i+1) * 1e12, usual: w.faults.usual + w.way}
+	p.begin()
+	return p
+}
+
 // begin starts the process with empty decorators.
 func (p *process) begin() {
 	p.tasks = map[*task]struct{}{}
 	p.lives++
-	for _, c := range p.clients() {
-		c.begin()
-	}
-}
-
-// clients returns the process's access to each store.
-func (p *process) clients() []*client {
-	if p.own == p.home {
-		return []*client{p.own}
-	}
-	return []*client{p.home, p.own}
-}
-
-// client returns the process's access to the store of a limit.
-func (p *process) client(limit string) *client {
-	if limit == "hot" {
-		return p.home
-	}
-	return p.own
+	p.connect()
 }
 
 // monotonic returns its monotonic clock in µs.
@@ -98,16 +97,10 @@ func (p *process) call(s *step, i int) {
 			t.ctx, t.cancel = context.WithCancel(t.ctx)
 			p.whileLives(t, s.leave, t.leave)
 		}
-		if p.w.regional && s.limit == "hot" && !s.rests(i) {
-			t.both = true
-			p.takeBoth(s, t)
-			return
-		}
 		var b store.Batch
-		c := p.client(s.limit)
 		p.batch(s, t, i, &b)
 		for try := 0; ; try++ {
-			if c.ask(s, &b) != nil {
+			if p.ask(s, &b) != nil {
 				return
 			}
 			g := &b.Groups[0]
@@ -133,7 +126,7 @@ func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 		op.Verb, op.Cost, op.Floor = store.VerbTakeUpTo, 1e6, 0
 	}
 	if s.both {
-		g.Ops = append(g.Ops, store.Op{Def: p.own.defs[s.second()], Key: s.key, Verb: s.verb, Cost: 1})
+		g.Ops = append(g.Ops, store.Op{Def: p.defs[s.second()], Key: s.key, Verb: s.verb, Cost: 1})
 	}
 	if s.nested {
 		for i := range g.Ops {
@@ -149,11 +142,11 @@ func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 }
 
 // ask makes a call, and checks the answer.
-func (c *client) ask(s *step, b *store.Batch) error {
-	began := c.p.w.now
-	err := c.apply(b)
-	if c.tell(s, &b.Groups[0], err); err == nil {
-		c.checkAnswer(&b.Groups[0], began)
+func (p *process) ask(s *step, b *store.Batch) error {
+	began := p.w.now
+	err := p.apply(b)
+	if p.tell(s, &b.Groups[0], err); err == nil {
+		p.checkAnswer(&b.Groups[0], began)
 	}
 	return err
 }
@@ -200,12 +193,12 @@ func (p *process) end(s *step, g store.Group) {
 	} else if h != nil {
 		what = fmt.Sprintf("settles hold %s to %v", h.ID, h.Costs)
 	}
-	c, b := p.client(s.limit), store.Batch{Groups: []store.Group{g}}
-	if err := c.apply(&b); err != nil {
+	b := store.Batch{Groups: []store.Group{g}}
+	if err := p.apply(&b); err != nil {
 		what += ": " + err.Error()
-	} else if c.memory != nil {
+	} else if p.memory != nil {
 		for i := range b.Groups[0].Ops {
-			c.checkAlone(&b.Groups[0].Ops[i], true)
+			p.checkAlone(&b.Groups[0].Ops[i], true)
 		}
 	}
 	p.w.tracef("process %d: %s", p.id, what)
@@ -213,7 +206,7 @@ func (p *process) end(s *step, g store.Group) {
 
 // definition returns the definition that a call names: the limit or one of its plans.
 func (p *process) definition(s *step) *store.Definition {
-	d := p.client(s.limit).defs[s.limit]
+	d := p.defs[s.limit]
 	if v := d.WithPlan(s.plan); v != nil {
 		return v
 	}
@@ -238,12 +231,9 @@ func (p *process) whileLives(t *task, d int64, f func()) {
 }
 
 // tell records an answer in the history, and checks it.
-func (c *client) tell(s *step, g *store.Group, err error) {
-	p, op := c.p, &g.Ops[0]
+func (p *process) tell(s *step, g *store.Group, err error) {
+	op := &g.Ops[0]
 	p.w.calls++
-	if t := p.w.task; t.both {
-		t.follow(g, err)
-	}
 	if p.w.trace != nil {
 		p.w.tracef("process %d: %s", p.id, answerText(s, g, err))
 	}
@@ -251,16 +241,16 @@ func (c *client) tell(s *step, g *store.Group, err error) {
 		return
 	}
 	if len(g.Ops) == 1 && !op.Allowed && op.Source == store.SourceDenyCache {
-		c.checkRefusal(op, g.Hold)
+		p.checkRefusal(op, g.Hold)
 	}
-	if c.memory != nil && len(g.Ops) == 1 {
-		c.checkAlone(op, g.Hold != nil)
+	if p.memory != nil && len(g.Ops) == 1 {
+		p.checkAlone(op, g.Hold != nil)
 	}
 	if !g.Allowed {
 		return
 	}
 	if g.Hold != nil && g.Hold.Repeated {
-		if r := c.node.records[g.Hold.ID]; r != nil {
+		if r := p.w.node.records[g.Hold.ID]; r != nil {
 			for _, part := range r.parts {
 				if part.grant != nil {
 					p.w.heard += part.taken
@@ -271,7 +261,7 @@ func (c *client) tell(s *step, g *store.Group, err error) {
 	}
 	for i := range g.Ops {
 		if op := &g.Ops[i]; op.Source == store.SourceLease {
-			c.useLease(op)
+			p.useLease(op)
 		} else if op.Source == store.SourceStore && op.Verb < store.VerbCharge {
 			p.w.heard += op.Took()
 		}

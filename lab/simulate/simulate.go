@@ -62,10 +62,7 @@ func (h history) play(trace func(line string)) *result {
 // end plays a history and returns the world at its end.
 func (h history) end(trace func(line string)) *world {
 	w := &world{history: h, trace: trace, lost: map[string]int64{}, seen: map[string]int{}}
-	w.nodes = []*node{newNode(w, 0, h.drifts[0], slices.Clone(h.limits))}
-	if h.regional {
-		w.nodes = append(w.nodes, newNode(w, 1, h.drifts[h.processes+1], h.regionLimits()))
-	}
+	w.node = newNode(w)
 	for i := range h.processes {
 		w.procs = append(w.procs, w.process(i))
 	}
@@ -75,15 +72,10 @@ func (h history) end(trace func(line string)) *world {
 	}
 	w.run()
 	for _, p := range w.procs {
-		for _, c := range p.clients() {
-			c.close()
-		}
+		p.close()
 	}
 	if w.wrong == nil {
-		for _, n := range w.nodes {
-			n.checkPromise()
-			n.checkCustomers()
-		}
+		w.node.checkPromise()
 		w.checkConservation()
 		w.checkShares()
 	}

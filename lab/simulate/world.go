@@ -20,7 +20,7 @@ type world struct {
 	idle  []*coroutine
 
 	history
-	nodes []*node // the first one is that of the home region
+	node  *node
 	procs []*process
 	wrong *violation
 	trace func(line string) // nil: no trace
@@ -100,14 +100,11 @@ type task struct {
 	rng     *rand.Rand // its own, so that dropping another step does not change it
 	ask     bool       // runs in the background of a decorator, not for a caller
 	got     []*grant   // grants of the call that was last answered
-	both    bool       // its caller calls two limits
-	mine    *grant     // grant of the limit "customer" that its caller has
 	stopped bool
 	ctx     context.Context    // of the task's calls
 	cancel  context.CancelFunc // cancels ctx
 	leaving func()             // called if the caller leaves while the task waits; or nil
 	looked  int64              // true time at which the store told it which holds live
-	once    bool               // its messages arrive at most once
 	on      *coroutine
 }
 

@@ -11,42 +11,25 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A client is a process's access to one store, through decorators of its own.
-type client struct {
-	p     *process
-	node  *node
-	store store.Store
-	defs  map[string]*store.Definition // the limits as the process knows them
-	usual int64                        // µs that a message usually takes
-
-	answered int64 // true time of the last answer that it got
-	opened   int64 // true time at which its breaker opened; 0: it is closed
-	cut      int64 // true time until which no message passes between it and the store
-
-	memory *away.Fallback   // decides while the store does not answer; or nil
-	alone  map[string]alone // by key of the limit "hot"
-}
-
-// begin starts the client with empty decorators.
-func (c *client) begin() {
-	p := c.p
-	c.defs = map[string]*store.Definition{}
-	for _, d := range c.node.reg.All() {
-		c.defs[d.Name] = d
+// connect makes empty decorators.
+func (p *process) connect() {
+	p.defs = map[string]*store.Definition{}
+	for _, d := range p.w.node.reg.All() {
+		p.defs[d.Name] = d
 	}
-	c.store = link{c}
-	c.opened = 0
+	p.store = link{p}
+	p.opened = 0
 	if p.w.coalesces {
-		c.coalesced()
+		p.coalesced()
 	}
 	if p.w.guarded {
-		c.guard()
+		p.guard()
 	}
 	if p.w.cached { // with one set of slots, so that the random seed of its hash does not affect which slots are replaced
-		c.store = must(denycache.New(c.store, denycache.Config{Clock: p.monotonic, Keys: 8}))
+		p.store = must(denycache.New(p.store, denycache.Config{Clock: p.monotonic, Keys: 8}))
 	}
-	if c.defs["hot"] != nil {
-		c.store = must(lease.New(c.store, lease.Config{
+	if p.defs["hot"] != nil {
+		p.store = must(lease.New(p.store, lease.Config{
 			Clock:   func() int64 { return p.monotonic() * 1000 },
 			Wall:    func() int64 { return (epoch + p.w.now + p.skew) * 1000 },
 			Go:      p.background,
@@ -56,21 +39,21 @@ func (c *client) begin() {
 			Stripes: 1, // which processor runs does not depend on the seed
 		}))
 	}
-	c.close()
-	if p.w.local && c.defs["hot"] != nil {
-		c.memory = must(away.NewFallback(c.store, away.FallbackConfig{
+	p.close()
+	if p.w.local && p.defs["hot"] != nil {
+		p.memory = must(away.NewFallback(p.store, away.FallbackConfig{
 			MaxKeys: 64, Clock: p.monotonic,
 			Wall: func() int64 { return epoch + p.w.now + p.skew },
 		}))
-		c.store, c.alone = c.memory, map[string]alone{}
+		p.store, p.alone = p.memory, map[string]alone{}
 	}
 }
 
 // close releases memory.
-func (c *client) close() {
-	if c.memory != nil {
-		_ = c.memory.Close()
-		c.memory = nil
+func (p *process) close() {
+	if p.memory != nil {
+		_ = p.memory.Close()
+		p.memory = nil
 	}
 }
 
@@ -86,13 +69,12 @@ type alone struct {
 // be, as far as it knows, if everything that came back since the store's last answer were
 // for it. A thousandth of the time is added for the drift of both clocks. Holds are not
 // counted, because they give back what they took.
-func (c *client) checkAlone(op *store.Op, hold bool) {
-	p := c.p
-	a := c.alone[op.Key]
+func (p *process) checkAlone(op *store.Op, hold bool) {
+	a := p.alone[op.Key]
 	switch op.Source {
 	case store.SourceStore:
 		if op.Def.OnStoreError == store.FailLocal && (op.TS > a.ts || op.TS == a.ts && op.Used >= a.used) {
-			c.alone[op.Key] = alone{op: *op, ts: op.TS, used: op.Used}
+			p.alone[op.Key] = alone{op: *op, ts: op.TS, used: op.Used}
 		}
 	case store.SourceFallbackLocal:
 		if op.Took() > 0 { // a refusal leaves the row as it is, and an answer that is older than the refusal may still come
@@ -100,12 +82,12 @@ func (c *client) checkAlone(op *store.Op, hold bool) {
 				a.granted += op.Granted
 			}
 		}
-		c.alone[op.Key] = a
-		if a.op.Def == nil || a.op.Def.Number != op.Def.Number || c.node.backs > 0 {
+		p.alone[op.Key] = a
+		if a.op.Def == nil || a.op.Def.Number != op.Def.Number || p.w.node.backs > 0 {
 			return
 		}
 		r := &op.Def.Rule
-		back := float64(op.Def.Rate) * (float64(c.node.time()-a.op.TS) + 0.001*float64(p.w.now)) / 1e6
+		back := float64(op.Def.Rate) * (float64(p.w.node.time()-a.op.TS) + 0.001*float64(p.w.now)) / 1e6
 		if free := float64(r.Cap-a.op.Used)/float64(r.Unit) + back + 1; float64(a.granted) > max(free, 0) {
 			p.w.fail("alone", "process %d: %d of %s %q were granted without the store, which had %.1f", p.id, a.granted, op.Def.Name, op.Key, free)
 		}
@@ -113,10 +95,9 @@ func (c *client) checkAlone(op *store.Op, hold bool) {
 }
 
 // guard puts a circuit breaker in front of the store.
-func (c *client) guard() {
-	p := c.p
-	c.store = must(away.NewBreaker(c.store, away.BreakerConfig{
-		OnChange: c.breaks,
+func (p *process) guard() {
+	p.store = must(away.NewBreaker(p.store, away.BreakerConfig{
+		OnChange: p.breaks,
 		Clock:    func() time.Duration { return time.Duration(p.monotonic()) * time.Microsecond },
 		Go:       p.background,
 		After: func(d time.Duration, f func()) func() bool {
@@ -145,23 +126,21 @@ func must[T any](made T, err error) T {
 
 // breaks checks that the breaker opens only if nothing was answered for as long as a
 // probe may take, and records when it opened.
-func (c *client) breaks(why error) {
-	p := c.p
-	if c.opened = 0; why == nil {
+func (p *process) breaks(why error) {
+	if p.opened = 0; why == nil {
 		return
 	}
-	c.opened = p.w.now
+	p.opened = p.w.now
 	p.w.tracef("process %d: the breaker opens", p.id)
-	if c.answered > 0 && p.w.now-c.answered < opensAfter {
-		p.w.fail("breaker", "process %d: the breaker opens %d µs after an answer of the store", p.id, p.w.now-c.answered)
+	if p.answered > 0 && p.w.now-p.answered < opensAfter {
+		p.w.fail("breaker", "process %d: the breaker opens %d µs after an answer of the store", p.id, p.w.now-p.answered)
 	}
 }
 
 // checkOpen checks that the breaker fails calls only until the store answers.
-func (c *client) checkOpen() {
-	p := c.p
-	if c.opened == 0 || c.answered > c.opened {
-		p.w.fail("breaker", "process %d: the breaker fails a call; it opened at %d, and the store has answered at %d", p.id, c.opened, c.answered)
+func (p *process) checkOpen() {
+	if p.opened == 0 || p.answered > p.opened {
+		p.w.fail("breaker", "process %d: the breaker fails a call; it opened at %d, and the store has answered at %d", p.id, p.opened, p.answered)
 	}
 }
 
@@ -169,17 +148,17 @@ func (c *client) checkOpen() {
 const opensAfter = 299_800
 
 // apply is Apply of a batch of one group.
-func (c *client) apply(b *store.Batch) error {
-	err := c.store.Apply(c.p.w.task.ctx, b)
+func (p *process) apply(b *store.Batch) error {
+	err := p.store.Apply(p.w.task.ctx, b)
 	if errors.Is(err, away.ErrOpen) {
-		c.checkOpen()
+		p.checkOpen()
 	}
 	if err == nil {
 		err = b.Groups[0].Err
 	}
 	var field *store.FieldError // a settle above max_charge
 	if err != nil && !errors.As(err, &field) && !errors.Is(err, store.ErrStore) && !errors.Is(err, store.ErrReservation) && !errors.Is(err, store.ErrUnknownHold) && !errors.Is(err, store.ErrHoldConflict) {
-		c.p.w.fail("error", "process %d: %v", c.p.id, err)
+		p.w.fail("error", "process %d: %v", p.id, err)
 	}
 	return err
 }
