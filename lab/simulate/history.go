@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell/store"
@@ -284,66 +286,21 @@ func (h *history) leastBurst(rate int64) int64 {
 	return 3*int64(h.limits[3].Lease.Seconds()*float64(rate)) + 10
 }
 
-// words describes which plan the calls of a step name, and what else they do.
-func (s *step) words() (text string) {
-	if s.plan != "" {
-		text = " by plan " + s.plan
-	}
-	if s.nested {
-		text += " and of its parent"
-	} else if s.both {
-		text += " and 1 of window"
-	}
-	if s.floor > 0 {
-		text += fmt.Sprintf(" with a floor of %d", s.floor)
-	}
-	return text
-}
+var kindNames = []string{"calls", "holds", "cut", "slow", "stall", "clockBack", "skew", "pause", "crash", "define", "override", "sweep"}
 
-// String describes the step in words.
+// String lists the fields of the step that are set.
 func (s *step) String() string {
-	p := fmt.Sprintf("process %d ", s.process)
-	ms := fmt.Sprintf("%.1f ms", float64(s.span)/1000)
-	switch s.kind {
-	case calls:
-		if s.rest > 0 {
-			return p + fmt.Sprintf("calls %d times, every %.1f ms, and after %.1f ms %d times at once: take %d of %s %q", s.n-s.n/3, float64(s.gap)/1000, float64(s.rest)/1000, s.n/3, s.cost, s.limit, s.key) + s.words()
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s", kindNames[s.kind], s.verb)
+	v := reflect.ValueOf(*s)
+	for i := range v.NumField() {
+		switch name := v.Type().Field(i).Name; {
+		case v.Field(i).IsZero() && name != "process", name == "id", name == "at", name == "kind", name == "verb":
+		default:
+			fmt.Fprintf(&b, " %s=%v", name, v.Field(i))
 		}
-		return p + fmt.Sprintf("calls %d times, every %.1f ms: %s %d of %s %q", s.n, float64(s.gap)/1000, s.verb, s.cost, s.limit, s.key) + s.words()
-	case holds:
-		return p + fmt.Sprintf("holds %d times, every %.1f ms: %d of %s %q%s for %s, settled to %d after %.1f ms", s.n, float64(s.gap)/1000, s.cost, s.limit, s.key, s.words(), ms, s.settle, float64(s.back)/1000)
-	case cut:
-		return p + "is cut off from the store for " + ms
-	case slow:
-		return "messages take up to " + ms + " longer"
-	case stall:
-		return "the store answers nothing for " + ms
-	case clockBack:
-		return "the clock of the store steps back by " + ms
-	case skew:
-		return p + fmt.Sprintf("sets its wall clock %.0f s further", float64(s.span)/1e6)
-	case pause:
-		return p + "stands still for " + ms
-	case crash:
-		return p + "crashes"
-	case override:
-		if s.n <= 4 {
-			return fmt.Sprintf("limit %s %q has no override now", s.limit, s.key)
-		}
-		if s.limit == "slots" {
-			return fmt.Sprintf("limit %s %q has the burst %d now", s.limit, s.key, s.cost)
-		}
-		if s.plan != "" {
-			return fmt.Sprintf("limit %s %q has the plan %s now", s.limit, s.key, s.plan)
-		}
-		return fmt.Sprintf("limit %s %q has the rate %d and the burst %d now", s.limit, s.key, s.rate, s.cost)
-	case define:
-		if s.limit == "slots" {
-			return fmt.Sprintf("limit %s has the burst %d now", s.limit, s.cost)
-		}
-		return fmt.Sprintf("limit %s has the rate %d now", s.limit, s.rate)
 	}
-	return "the store sweeps"
+	return b.String()
 }
 
 // play makes one step happen.

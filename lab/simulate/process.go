@@ -270,24 +270,14 @@ func (p *process) tell(s *step, g *store.Group, err error) {
 
 func answerText(s *step, g *store.Group, err error) string {
 	op := &g.Ops[0]
-	what := fmt.Sprintf("%s %d of %s %q%s: ", op.Verb, s.cost, op.Def.Name, s.key, s.words())
-	if s.kind == holds {
-		what = fmt.Sprintf("holds %d of %s %q%s as %s: ", s.cost, s.limit, s.key, s.words(), g.Hold.ID)
-	}
+	what := fmt.Sprintf("step %d, %s %d of %s %q: ", s.id, op.Verb, op.Cost, op.Def.Name, op.Key)
 	switch {
 	case err != nil:
 		return what + err.Error()
-	case g.Allowed:
-		what += fmt.Sprintf("%d, %d left", op.Granted, op.Remaining)
-		if op.Delay > 0 {
-			what += fmt.Sprintf(", in %.3f ms", float64(op.Delay)/1000)
-		}
-	case op.Allowed:
-		what += "refused by window"
-	case op.Never:
-		what += "never"
+	case !g.Allowed:
+		what += fmt.Sprintf("refused for %d µs", op.Retry)
 	default:
-		what += fmt.Sprintf("refused for %.3f ms", float64(op.Retry)/1000)
+		what += fmt.Sprintf("%d, %d left, in %d µs", op.Granted, op.Remaining, op.Delay)
 	}
 	return what + " (" + op.Source.String() + ")"
 }

@@ -17,7 +17,6 @@ type world struct {
 	queue []event // the next one is the last
 	seq   uint64
 	task  *task // the task that is running
-	idle  []*coroutine
 
 	history
 	node  *node
@@ -67,9 +66,6 @@ func (w *world) run() {
 			t.stop()
 		}
 	}
-	for _, c := range w.idle {
-		c.stop()
-	}
 }
 
 func (w *world) fail(check, format string, args ...any) {
@@ -105,16 +101,10 @@ type task struct {
 	cancel  context.CancelFunc // cancels ctx
 	leaving func()             // called if the caller leaves while the task waits; or nil
 	looked  int64              // true time at which the store told it which holds live
-	on      *coroutine
-}
-
-// A coroutine runs one task after another, so that they share a stack that has grown
-// already.
-type coroutine struct {
-	run   func()
-	yield func(struct{}) bool
-	next  func() (struct{}, bool)
-	stop  func()
+	ended   bool
+	yield   func(struct{}) bool
+	next    func() (struct{}, bool)
+	end     func()
 }
 
 // stopped is the panic of a task whose process has crashed.
@@ -124,55 +114,35 @@ func (stopped) Error() string { return "the process has crashed" }
 
 // start runs f now, as a task of a process, until it waits.
 func (w *world) start(p *process, rng *rand.Rand, ask bool, f func(t *task)) {
-	t := &task{w: w, p: p, rng: rng, ask: ask, on: w.coroutine(), ctx: context.Background()}
-	t.on.run = func() { f(t) }
-	p.tasks[t] = struct{}{}
-	t.resume()
-}
-
-// coroutine returns a coroutine that runs no task.
-func (w *world) coroutine() *coroutine {
-	if n := len(w.idle); n > 0 {
-		c := w.idle[n-1]
-		w.idle = w.idle[:n-1]
-		return c
-	}
-	c := &coroutine{}
-	c.next, c.stop = iter.Pull(c.runAll)
-	return c
-}
-
-// runAll runs tasks until it is stopped, by a crash or at the end of the history.
-func (c *coroutine) runAll(yield func(struct{}) bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			if _, ok := r.(stopped); !ok {
+	t := &task{w: w, p: p, rng: rng, ask: ask, ctx: context.Background()}
+	t.next, t.end = iter.Pull(func(yield func(struct{}) bool) {
+		defer func() {
+			if r := recover(); r != nil && r != (stopped{}) {
 				panic(r)
 			}
-		}
-	}()
-	c.yield = yield
-	for more := true; more; more = yield(struct{}{}) {
-		c.run()
-		c.run = nil
-	}
+		}()
+		t.yield = yield
+		f(t)
+		t.ended = true
+	})
+	p.tasks[t] = struct{}{}
+	t.resume()
 }
 
 // resume runs a task until it waits again or ends.
 func (t *task) resume() {
 	w, before := t.w, t.w.task
 	w.task = t
-	t.on.next()
-	if w.task = before; t.on.run == nil {
+	t.next()
+	if w.task = before; t.ended {
 		delete(t.p.tasks, t)
-		w.idle = append(w.idle, t.on)
 	}
 }
 
 // stop ends a task that waits.
 func (t *task) stop() {
 	t.stopped = true
-	t.on.stop()
+	t.end()
 }
 
 // leave ends the wait of a task whose caller leaves.
@@ -186,7 +156,7 @@ func (t *task) leave() {
 
 // wait suspends the task that runs until it is resumed.
 func (t *task) wait() {
-	if !t.on.yield(struct{}{}) {
+	if !t.yield(struct{}{}) {
 		panic(stopped{})
 	}
 }
