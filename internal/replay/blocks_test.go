@@ -128,7 +128,7 @@ func TestEndedBlocksAreForgotten(t *testing.T) {
 	}
 	e := newEngine(l, &Options{MaxKeys: 100})
 	for i := range int64(20_000) {
-		if err := e.decide(&record{t: 1_773_478_800e6 + i*400e3, key: fmt.Append(nil, "k", i/2), cost: 1}); err != nil {
+		if err := e.decide(&record{T: 1_773_478_800e6 + i*400e3, Key: fmt.Append(nil, "k", i/2), Cost: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

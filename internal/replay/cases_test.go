@@ -193,8 +193,8 @@ func TestAddressesCountAsInTheMiddleware(t *testing.T) {
 			if trusted != nil && strings.TrimSpace(list) == "" { // no header: the middleware takes the peer
 				continue
 			}
-			if (err == nil) != (wrong == nil) || err == nil && string(rec.key) != want {
-				t.Fatalf("%q, trusted %v: %q, %v; the middleware has %q, %v", list, trusted, rec.key, err, want, wrong)
+			if (err == nil) != (wrong == nil) || err == nil && string(rec.Key) != want {
+				t.Fatalf("%q, trusted %v: %q, %v; the middleware has %q, %v", list, trusted, rec.Key, err, want, wrong)
 			}
 			if err == nil {
 				read++

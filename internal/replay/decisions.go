@@ -41,7 +41,7 @@ func (w *decisionWriter) write(rec *record, op *store.Op, allowed bool) error {
 	if w == nil {
 		return nil
 	}
-	d := decision{Line: rec.line, T: rec.t, Limit: op.Def.Name, Plan: op.Def.Plan, Allowed: allowed, Remaining: op.Remaining}
+	d := decision{Line: rec.Line, T: rec.T, Limit: op.Def.Name, Plan: op.Def.Plan, Allowed: allowed, Remaining: op.Remaining}
 	if op.Key != "" {
 		d.Key = &op.Key
 	}

@@ -30,7 +30,7 @@ type judged struct {
 	set    *keySet
 	at     int          // index among the limits of the set
 	result Limit        // its totals
-	byPlan []PlanResult // by record.plan
+	byPlan []PlanResult // by record.Plan
 }
 
 // A keySet has the keys of the limits whose keys have the same number of parts, or of those
@@ -81,7 +81,7 @@ func (j *judged) row() *row {
 // find sets the present key: that of the record, without its last parts if the limits'
 // keys have fewer, or "" if they are shared.
 func (s *keySet) find(limits *store.Registry, rec *record) error {
-	key := rec.key
+	key := rec.Key
 	if s.up == noKey {
 		key = nil
 	}
@@ -91,10 +91,10 @@ func (s *keySet) find(limits *store.Registry, rec *record) error {
 	id, ok := s.table.ids[string(key)]
 	if !ok {
 		if len(s.table.keys) >= s.table.most {
-			if err := s.endBlocks(limits, rec.t); err != nil {
+			if err := s.endBlocks(limits, rec.T); err != nil {
 				return err
 			}
-			s.table.forget(s.defs, rec.t)
+			s.table.forget(s.defs, rec.T)
 		}
 		id = s.table.insert(string(key))
 	}
@@ -104,8 +104,8 @@ func (s *keySet) find(limits *store.Registry, rec *record) error {
 
 // decide takes the record's cost from every limit.
 func (e *engine) decide(rec *record) error {
-	if e.last = rec.t; e.first < 0 {
-		e.first = rec.t
+	if e.last = rec.T; e.first < 0 {
+		e.first = rec.T
 	}
 	for _, s := range e.sets {
 		if err := s.find(e.registry, rec); err != nil {
@@ -114,9 +114,9 @@ func (e *engine) decide(rec *record) error {
 	}
 	for i := range e.ops {
 		op, l := &e.ops[i], &e.limits[i]
-		op.Def, op.Key, op.Phase, op.Cost = l.plans[rec.plan], l.set.key, 0, rec.cost
+		op.Def, op.Key, op.Phase, op.Cost = l.plans[rec.Plan], l.set.key, 0, rec.Cost
 		if l.times > 1 {
-			op.Cost = min(rec.cost, store.MaxInt/l.times) * l.times
+			op.Cost = min(rec.Cost, store.MaxInt/l.times) * l.times
 		}
 	}
 	for i, first := 0, 0; i < len(e.groups); i++ {
@@ -133,11 +133,11 @@ func (e *engine) decide(rec *record) error {
 func (e *engine) decideGroup(rec *record, g *store.Group, limits []judged, blocking bool) (err error) {
 	switch {
 	case blocking:
-		err = e.decideBlocking(rec.t, g, limits)
+		err = e.decideBlocking(rec.T, g, limits)
 	case len(g.Ops) == 1:
-		err = decideAlone(g, rec.t, limits[0].row())
+		err = decideAlone(g, rec.T, limits[0].row())
 	default:
-		err = e.decideAll(rec.t, g, limits)
+		err = e.decideAll(rec.T, g, limits)
 	}
 	if err != nil {
 		return err
@@ -145,11 +145,11 @@ func (e *engine) decideGroup(rec *record, g *store.Group, limits []judged, block
 	for i := range g.Ops {
 		op, l := &g.Ops[i], &limits[i]
 		v := verdictOf(g, op)
-		l.result.add(rec.t, op, v)
+		l.result.add(rec.T, op, v)
 		_, counts := l.set.table.of(l.set.id)
-		counts[l.at].add(rec.t, op.Retry, v)
+		counts[l.at].add(rec.T, op.Retry, v)
 		if l.byPlan != nil {
-			l.byPlan[rec.plan].add(v)
+			l.byPlan[rec.Plan].add(v)
 		}
 		if err := e.out.write(rec, op, op.Allowed && v != refusedByOther); err != nil {
 			return err

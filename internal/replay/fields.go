@@ -168,20 +168,20 @@ func (f *fields) fill(rec *record, values []value) (err error) {
 			return errFiltered
 		}
 	}
-	if rec.key, err = f.keyOf(values); err != nil {
+	if rec.Key, err = f.keyOf(values); err != nil {
 		return err
 	}
-	rec.cost = f.fixed
+	rec.Cost = f.fixed
 	if f.cost >= 0 {
 		v := &values[f.cost]
 		if v.err != nil {
 			return v.err
 		}
-		if rec.cost, err = parseCost(bytes.TrimSpace(v.text)); err != nil {
+		if rec.Cost, err = parseCost(bytes.TrimSpace(v.text)); err != nil {
 			return err
 		}
 	}
-	rec.plan, err = f.planOf(values)
+	rec.Plan, err = f.planOf(values)
 	return err
 }
 

@@ -23,7 +23,7 @@ type lineup struct {
 // A target is a limit that the replay asks, or a parent of one.
 type target struct {
 	def   *store.Definition
-	plans []*store.Definition // by record.plan
+	plans []*store.Definition // by record.Plan
 	of    *store.Definition   // for a parent: the limit that is asked
 	up    int                 // how many parts its keys have less than those of the log, or noKey
 	times int64               // how often a request takes its cost: with Options.All, several limits may have the same parent

@@ -345,18 +345,18 @@ func fuzzParser(f *testing.F, format string, names []string, seeds ...string) {
 		before := bytes.Clone(line)
 		for _, r := range readers {
 			var rec record
-			err := r.parse(line, &rec.t, r.values)
+			err := r.parse(line, &rec.T, r.values)
 			if err == nil {
 				err = r.fields.fill(&rec, r.values)
 			}
 			if err != nil && !errors.As(err, new(malformed)) {
 				t.Errorf("%q: a line ends the replay: %v", line, err)
 			}
-			if err == nil && len(rec.key) > 3*len(line)+len("%2F64") {
-				t.Errorf("%q: key %q is longer than its line, escaped", line, rec.key)
+			if err == nil && len(rec.Key) > 3*len(line)+len("%2F64") {
+				t.Errorf("%q: key %q is longer than its line, escaped", line, rec.Key)
 			}
-			if rec.cost < 0 {
-				t.Errorf("%q: cost %d", line, rec.cost)
+			if rec.Cost < 0 {
+				t.Errorf("%q: cost %d", line, rec.Cost)
 			}
 		}
 		if !bytes.Equal(line, before) {

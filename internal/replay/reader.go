@@ -14,11 +14,11 @@ import (
 
 // record is a request in the log.
 type record struct {
-	t    int64  // µs since the Unix epoch
-	line int64  // number in the log, from 1
-	cost int64  // tokens
-	key  []byte // valid until the next record
-	plan uint16 // index + 1 of its name in fields.names; 0: the limits themselves
+	T    int64  // µs since the Unix epoch
+	Line int64  // number in the log, from 1
+	Cost int64  // tokens
+	Key  []byte // valid until the next record
+	Plan uint16 // index + 1 of its name in fields.names; 0: the limits themselves
 }
 
 // malformed is the reason why a line is left out.
@@ -87,8 +87,8 @@ func (r *reader) next(rec *record) (bool, error) {
 			return false, fmt.Errorf("%s: line %d: %w", r.name, r.count+1, err)
 		}
 		r.count++
-		rec.line = r.count
-		if err = r.parse(line, &rec.t, r.values); err == nil {
+		rec.Line = r.count
+		if err = r.parse(line, &rec.T, r.values); err == nil {
 			err = r.fields.fill(rec, r.values)
 		}
 		if err != nil {
@@ -99,10 +99,10 @@ func (r *reader) next(rec *record) (bool, error) {
 			r.reject(line, bad)
 			continue
 		}
-		if rec.t < r.last {
+		if rec.T < r.last {
 			r.disorder++
 		}
-		r.last = rec.t
+		r.last = rec.T
 		return true, nil
 	}
 }

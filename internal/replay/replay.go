@@ -156,7 +156,7 @@ func (r *run) decide() error {
 		}
 		r.engine = newEngine(r.lineup, &r.o)
 	}
-	r.sorted = newSorter(r.o.SortRecords, r.in.Size, r.o.TempDir)
+	r.sorted = &sorter{most: r.o.SortRecords, dir: r.o.TempDir}
 	if err := r.read(r.sorted.add, false); err != nil {
 		return err
 	}

@@ -1,97 +1,153 @@
 package replay
 
 import (
+	"bufio"
+	"bytes"
 	"cmp"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"os"
 	"slices"
 )
 
-// sorter sorts records by time and line in bounded memory. Records are collected
-// in a buffer; a full buffer is sorted and written to disk as a run; each merges
-// the runs.
+// sorter sorts records by time and line in bounded memory. Records are collected in a
+// buffer; a full buffer is sorted and written to a temporary file as a run; each merges the
+// runs.
 type sorter struct {
 	count int64 // records
 
-	most  int // size of the buffer, in records
-	recs  []sortRecord
-	texts []byte // keys of recs
-	runs  runs
-}
-
-// sortRecord is a record whose key lies in texts.
-type sortRecord struct {
-	t, line, cost int64
-	at            int32
-	len           uint16 // at most MaxKey
-	plan          uint16
+	most     int // size of the buffer, in records
+	recs     []record
+	keyBytes int // of recs
+	dir      string
+	file     *os.File
+	ends     []int64 // of the runs in the file
 }
 
 // keyBytes is the room for keys in the buffer, per record.
 const keyBytes = 64
 
-// newSorter returns a sorter with a buffer of most records, for a log of size bytes, or 0 if
-// that is not known.
-func newSorter(most int, size int64, dir string) *sorter {
-	const lineBytes = 80 // about the shortest line of a log
-	return &sorter{most: most, recs: make([]sortRecord, 0, min(int64(most), size/lineBytes)), runs: runs{dir: dir}}
+func (r *record) compare(o *record) int {
+	return cmp.Or(cmp.Compare(r.T, o.T), cmp.Compare(r.Line, o.Line))
 }
 
 func (s *sorter) add(rec *record) error {
-	if len(s.recs) == s.most || len(s.recs) > 0 && len(s.texts)+len(rec.key) > s.most*keyBytes {
+	if len(s.recs) == s.most || s.keyBytes > s.most*keyBytes {
 		if err := s.spill(); err != nil {
-			return err
+			return fmt.Errorf("sort the log: %w", err)
 		}
 	}
-	s.recs = append(s.recs, sortRecord{rec.t, rec.line, rec.cost, int32(len(s.texts)), uint16(len(rec.key)), rec.plan})
-	s.texts = append(s.texts, rec.key...)
+	r := *rec
+	r.Key = bytes.Clone(rec.Key)
+	s.recs = append(s.recs, r)
+	s.keyBytes += len(r.Key)
 	s.count++
 	return nil
 }
 
-// spill writes the buffer to disk as a run.
-func (s *sorter) spill() error {
-	if len(s.recs) == 0 {
-		return nil
-	}
-	if err := s.runs.add(s.buffered); err != nil {
-		return err
-	}
-	s.recs, s.texts = s.recs[:0], s.texts[:0]
-	return nil
+func (s *sorter) sort() {
+	slices.SortFunc(s.recs, func(a, b record) int { return a.compare(&b) })
 }
 
-// each calls do for all records in order. It may be called again.
-func (s *sorter) each(do func(*record) error) error {
-	if len(s.runs.ends) == 0 {
-		return s.buffered(do)
-	}
-	if err := s.spill(); err != nil {
-		return err
-	}
-	s.recs, s.texts = nil, nil
-	return s.runs.merge(do)
-}
-
-func (s *sorter) close() {
-	if s != nil {
-		s.runs.close()
-	}
-}
-
-// buffered calls do for the records of the buffer in order.
-func (s *sorter) buffered(do func(*record) error) error {
-	slices.SortFunc(s.recs, func(a, b sortRecord) int {
-		if a.t != b.t {
-			return cmp.Compare(a.t, b.t)
+// spill writes the buffer to the file as a run.
+func (s *sorter) spill() (err error) {
+	if s.file == nil {
+		if s.file, err = os.CreateTemp(s.dir, "dipwell-replay-*"); err != nil {
+			return err
 		}
-		return cmp.Compare(a.line, b.line)
-	})
-	var rec record
+		_ = os.Remove(s.file.Name()) // on Unix: the file then goes when the process ends
+	}
+	s.sort()
+	out := bufio.NewWriter(s.file)
+	run := gob.NewEncoder(out)
 	for i := range s.recs {
-		r := &s.recs[i]
-		rec = record{r.t, r.line, r.cost, s.texts[r.at : int(r.at)+int(r.len)], r.plan}
-		if err := do(&rec); err != nil {
+		if err = run.Encode(&s.recs[i]); err != nil {
+			return err
+		}
+	}
+	if err = out.Flush(); err != nil {
+		return err
+	}
+	end, err := s.file.Seek(0, io.SeekCurrent)
+	s.ends, s.recs, s.keyBytes = append(s.ends, end), s.recs[:0], 0
+	return err
+}
+
+// each calls do for all records in order.
+func (s *sorter) each(do func(*record) error) error {
+	if s.file != nil {
+		if err := s.spill(); err != nil {
+			return fmt.Errorf("sort the log: %w", err)
+		}
+		s.recs = nil
+		return s.merge(do)
+	}
+	s.sort()
+	for i := range s.recs {
+		if err := do(&s.recs[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+func (s *sorter) close() {
+	if s != nil && s.file != nil {
+		_ = s.file.Close()
+		_ = os.Remove(s.file.Name())
+	}
+}
+
+// mergeBytes is the memory for reading all runs: 4 KiB for each of 4,096, which are a
+// billion requests at the default size of a run.
+const mergeBytes = 16 << 20
+
+// merge calls do for the records of all runs, in order.
+func (s *sorter) merge(do func(*record) error) error {
+	var q []*cursor // by their next record
+	from := int64(0)
+	for _, end := range s.ends {
+		c := &cursor{run: gob.NewDecoder(bufio.NewReaderSize(io.NewSectionReader(s.file, from, end-from), min(64<<10, mergeBytes/len(s.ends))))}
+		from = end
+		if err := c.next(); err != nil {
+			return err
+		}
+		q = append(q, c)
+	}
+	slices.SortFunc(q, (*cursor).compare)
+	for len(q) > 0 {
+		c := q[0]
+		if err := do(&c.rec); err != nil {
+			return err
+		}
+		switch err := c.next(); {
+		case errors.Is(err, io.EOF):
+			q = q[1:]
+			continue
+		case err != nil:
+			return err
+		}
+		place, _ := slices.BinarySearchFunc(q[1:], c, (*cursor).compare)
+		copy(q, q[1:1+place])
+		q[place] = c
+	}
+	return nil
+}
+
+// cursor reads one run.
+type cursor struct {
+	run *gob.Decoder
+	rec record
+}
+
+func (c *cursor) next() error {
+	c.rec = record{Key: c.rec.Key[:0]} // what is zero is not in the run
+	if err := c.run.Decode(&c.rec); err != nil {
+		return fmt.Errorf("sort the log: %w", err)
+	}
+	return nil
+}
+
+func (c *cursor) compare(o *cursor) int { return c.rec.compare(&o.rec) }
