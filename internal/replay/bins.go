@@ -3,7 +3,8 @@ package replay
 // maxBins is the most bins in a report's time axis.
 const maxBins = 240
 
-// binWidths are the possible widths of a bin in µs, each a multiple of the one
+// binWidths are the possible widths of a bin in µs, and of the distances of labels on the
+// time axis, each a multiple of the one
 // before.
 var binWidths = [...]int64{1e3, 10e3, 100e3, second, 5 * second, 15 * second, 30 * second, minute, 5 * minute, 15 * minute,
 	30 * minute, hour, 3 * hour, 6 * hour, 12 * hour, day, 7 * day, 28 * day, 364 * day, 10 * 364 * day}

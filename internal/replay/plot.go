@@ -161,18 +161,13 @@ type tick struct {
 	Label string
 }
 
-// timeSteps are the possible distances of labels on a time axis, in µs.
-var timeSteps = []int64{1e3, 2e3, 5e3, 10e3, 20e3, 50e3, 100e3, 200e3, 500e3, second, 2 * second, 5 * second, 10 * second, 15 * second, 30 * second,
-	minute, 2 * minute, 5 * minute, 10 * minute, 15 * minute, 30 * minute, hour, 2 * hour, 3 * hour, 6 * hour, 12 * hour,
-	day, 2 * day, 7 * day, 14 * day, 28 * day, 91 * day, 182 * day, 364 * day, 5 * 364 * day}
-
 const maxTimeLabels = 11
 
 // timeTicks labels a time axis at round times in UTC. The date is below the first
 // label and wherever it changes.
 func timeTicks(low, high float64) (ticks []tick) {
-	step := timeSteps[len(timeSteps)-1]
-	for _, s := range timeSteps {
+	step := binWidths[len(binWidths)-1]
+	for _, s := range binWidths {
 		if (high-low)/float64(s) <= maxTimeLabels {
 			step = s
 			break
