@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -185,12 +184,7 @@ func (x *examination) down(url string, err error) {
 const (
 	skewWarning = 100 * time.Millisecond
 	skewProblem = 5 * time.Second
-	slowMedian  = 10 * time.Millisecond // for a store in the same data centre
-	slowP99     = 50 * time.Millisecond // the usual timeout of a limit
 )
-
-// latencyChecks is how many calls measure the latency.
-const latencyChecks = 100
 
 // clock judges the difference of two clocks, ahead, whose error is at most wrong.
 func (x *examination) clock(whose string, ahead, wrong time.Duration) {
@@ -207,35 +201,8 @@ func (x *examination) clock(whose string, ahead, wrong time.Duration) {
 		"%s is %v %s this machine's, ±%v", whose, apart.Round(time.Microsecond), way, wrong.Round(time.Microsecond))
 }
 
-// latency judges how long answers take. ask must not change anything.
-func (x *examination) latency(ctx context.Context, what string, ask func(context.Context) error) {
-	if err := ask(ctx); err != nil { // not measured, because it may connect and prepare statements
-		x.problem("latency", "", "%s: %v", what, err)
-		return
-	}
-	took := make([]time.Duration, latencyChecks)
-	for i := range took {
-		start := time.Now()
-		if err := ask(ctx); err != nil {
-			x.problem("latency", "", "%s, number %d: %v", what, i+1, err)
-			return
-		}
-		took[i] = time.Since(start)
-	}
-	slices.Sort(took)
-	median, p99 := took[len(took)/2], took[(len(took)-1)*99/100]
-	x.judge(median > slowMedian || p99 > slowP99, verdictWarning, "latency",
-		"put the store nearer, or give limits a timeout above it (default: 5s) and an on_store_error",
-		"%s one at a time: median %v, p99 %v, slowest %v of %d",
-		what, median.Round(time.Microsecond), p99.Round(time.Microsecond), took[len(took)-1].Round(time.Microsecond), len(took))
-}
-
-// doctorKey is the key of the checks.
-const doctorKey = "dipwell-doctor"
-
-// decisions checks a store's limits. It measures the latency of Check on one of them or, if
-// there is none, of reading the store's clock.
-func (x *examination) decisions(ctx context.Context, s store.Store) {
+// limits checks the limits of a store.
+func (x *examination) limits(s store.Store) {
 	l, err := dipwell.New(s)
 	if err != nil {
 		x.problem("limits", "", "%v", err)
@@ -249,18 +216,6 @@ func (x *examination) decisions(ctx context.Context, s store.Store) {
 			x.warn("limits", "", "%s", d.Warning)
 		}
 	}
-	if len(limits) == 0 {
-		x.latency(ctx, "looks at the clock", func(ctx context.Context) error {
-			_, err := store.AbilitiesOf(s).Now(ctx)
-			return err
-		})
-		return
-	}
-	name := limits[0].Name
-	x.latency(ctx, "checks of limit "+name, func(ctx context.Context) error {
-		_, err := l.Check(ctx, name, doctorKey, 1)
-		return err
-	})
 }
 
 // timeoutError returns err, or a plain error if it is a timeout.

@@ -69,14 +69,14 @@ func (x *examination) postgres(ctx context.Context, url string) {
 	}
 	x.clock("the database's clock", c.ClockAhead, c.ClockError)
 	x.postgresSchema(c)
-	if c.Schema == pgstore.SchemaVersion && len(c.Untrusted) == 0 { // calls would run what is not trusted
-		x.postgresDecisions(ctx, url)
+	if c.Schema == pgstore.SchemaVersion && len(c.Untrusted) == 0 { // reading them would run what is not trusted
+		x.postgresLimits(ctx, url)
 	}
 	x.postgresEngine(c)
 }
 
 func (x *examination) postgresSchema(c *pgstore.Condition) {
-	const rest = "; limits, their latency and tables were not looked at"
+	const rest = "; limits and tables were not looked at"
 	switch {
 	case c.Callable:
 		x.warn("schema", "this is enough for callers in SQL; a service must connect as a member of dipwell_service, or of dipwell_admin if it defines limits", "%s may call the functions of the schema dipwell and not read its tables"+rest, c.User)
@@ -89,14 +89,14 @@ func (x *examination) postgresSchema(c *pgstore.Condition) {
 	}
 }
 
-func (x *examination) postgresDecisions(ctx context.Context, url string) {
+func (x *examination) postgresLimits(ctx context.Context, url string) {
 	s, err := openStore(ctx, url, storeOptions{once: true})
 	if err != nil {
 		x.problem("store", "", "%v", timeoutError(err))
 		return
 	}
 	defer func() { _ = s.Close() }()
-	x.decisions(ctx, s.Store)
+	x.limits(s.Store)
 }
 
 // postgresEngine checks what depends on the engine.
@@ -203,7 +203,7 @@ func (x *examination) redis(ctx context.Context, url string) {
 		return
 	}
 	defer func() { _ = store.Close() }()
-	x.decisions(ctx, store)
+	x.limits(store)
 	if _, cluster := db.(*goredis.ClusterClient); cluster && config.HashTag != "all" {
 		x.ok("cluster", "hash_tag=key: a call may take from several limits with one key; calls with several keys need hash_tag=all")
 	}
