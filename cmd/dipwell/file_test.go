@@ -73,7 +73,7 @@ func TestBadFiles(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"take", "x", "--store", "file:" + foreign}, "is not an SQLite database"},
+		{[]string{"take", "x", "--store", "file:" + foreign}, "file is not a database"},
 		{[]string{"take", "x", "--store", "file:x?durabilty=each"}, "did you mean durability"},
 		{[]string{"take", "x", "--store", "file:x?durability=now"}, "neither each nor a time"},
 		{[]string{"serve", "--store", "memory:", "--data", "x"}, "give one"},
