@@ -33,7 +33,7 @@ func (r *Report) head(w io.Writer) {
 		fmt.Fprintf(w, ", %s", count(r.Keys, "key"))
 	}
 	if r.Requests > 0 {
-		fmt.Fprintf(w, "\nfrom %s to %s (%s)", clockTime(*r.First), clockTime(*r.Last), span(*r.Last-*r.First))
+		fmt.Fprintf(w, "\nfrom %s to %s (%v)", clockTime(*r.First), clockTime(*r.Last), time.Duration((*r.Last-*r.First)/1e6)*time.Second)
 	}
 	fmt.Fprintln(w)
 	if r.Cost != "1" {
@@ -158,36 +158,18 @@ func clockTime(us int64) string {
 	return strings.TrimSuffix(time.UnixMicro(us).UTC().Format("2006-01-02 15:04:05.000"), ".000")
 }
 
-// wait formats a time in three digits or in whole seconds, rounded up.
+// wait formats a time in whole seconds, ms or µs, rounded up.
 func wait(us int64) string {
-	d := time.Duration(us) * time.Microsecond
+	d, unit := time.Duration(us)*time.Microsecond, time.Second
 	switch {
 	case us == 0:
 		return "-"
 	case d < time.Millisecond:
-		return d.String()
+		unit = time.Microsecond
 	case d < time.Second:
-		return roundUp(d, time.Millisecond).String()
-	case d < 10*time.Second:
-		return roundUp(d, 10*time.Millisecond).String()
+		unit = time.Millisecond
 	}
-	return span(roundUp(d, time.Second).Microseconds())
-}
-
-func roundUp(d, unit time.Duration) time.Duration { return (d + unit - 1) / unit * unit }
-
-// span formats a time in its two largest units.
-func span(us int64) string {
-	s := us / 1e6
-	switch {
-	case s < 60:
-		return strconv.FormatInt(s, 10) + "s"
-	case s < 3600:
-		return fmt.Sprintf("%dm%02ds", s/60, s%60)
-	case s < 86400:
-		return fmt.Sprintf("%dh%02dm", s/3600, s/60%60)
-	}
-	return fmt.Sprintf("%dd%02dh", s/86400, s/3600%24)
+	return ((d + unit - 1) / unit * unit).String()
 }
 
 func count(n int64, what string) string {
