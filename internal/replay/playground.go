@@ -70,7 +70,7 @@ type player struct {
 	rule   *store.Rule
 	limits store.Registry // without limits: none changes
 	group  store.Group
-	rows   [1]store.State
+	row    store.State
 	next   int64 // the first column for which Level has no point yet
 }
 
@@ -230,7 +230,7 @@ func (p *player) play(next func(*PlayCall) int64, span int64) error {
 // call decides a call at t and counts it.
 func (p *player) call(t int64) (PlayCall, error) {
 	run := p.run
-	if err := p.group.DecideIn(&states{ops: p.group.Ops, rows: p.rows[:]}, &p.limits, begin+t); err != nil {
+	if err := p.group.DecideIn(&states{ops: p.group.Ops, rows: []*store.State{&p.row}}, &p.limits, begin+t); err != nil {
 		return PlayCall{}, err
 	}
 	a := &p.group.Ops[0].Answer
@@ -256,7 +256,6 @@ func (p *player) levels(t int64) {
 
 // point adds the level of the bucket at t, by the rule itself.
 func (p *player) point(t int64) {
-	row := p.rows[0]
-	used := p.rule.Used(row, begin+t)
-	p.run.Level = append(p.run.Level, PlayPoint{float64(t), float64(p.rule.Cap-p.rule.Counted(used, max(begin+t, row.TS))) / float64(p.rule.Unit)})
+	used := p.rule.Used(p.row, begin+t)
+	p.run.Level = append(p.run.Level, PlayPoint{float64(t), float64(p.rule.Cap-p.rule.Counted(used, max(begin+t, p.row.TS))) / float64(p.rule.Unit)})
 }

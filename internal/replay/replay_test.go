@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -402,14 +401,3 @@ func TestErrors(t *testing.T) {
 type errReader struct{ err error }
 
 func (e errReader) Read([]byte) (int, error) { return 0, e.err }
-
-// The garbage collector must not scan the rows of millions of keys.
-func TestRowsHaveNoPointers(t *testing.T) {
-	r := reflect.TypeFor[row]()
-	for i := range r.NumField() {
-		f := r.Field(i)
-		if k := f.Type.Kind(); k != reflect.Int64 && k != reflect.Uint32 {
-			t.Errorf("%s is a %s", f.Name, f.Type)
-		}
-	}
-}

@@ -85,7 +85,7 @@ type Key struct {
 	counts
 }
 
-// counts are the results of a key at one limit. They have no pointers, as a row has none.
+// counts are the results of a key at one limit.
 type counts struct {
 	Granted        int64 `json:"granted"`
 	Refused        int64 `json:"refused"`
@@ -121,9 +121,9 @@ func (r *run) report() *Report {
 		Lines: r.log.count - r.log.headers, Malformed: r.log.malformed, BadLines: append([]BadLine{}, r.log.shown...), Disorder: r.log.disorder,
 		Filtered: r.log.filtered, Where: r.o.Where, Plan: r.o.Plan, NotJudged: r.lineup.left,
 	}
-	for _, s := range r.engine.sets {
-		if rep.Forgotten += s.table.forgotten; s.up == 0 {
-			rep.Keys = int64(len(s.table.keys)) + s.table.forgotten
+	for _, t := range r.engine.tables {
+		if rep.Forgotten += t.forgotten; t.up == 0 {
+			rep.Keys = int64(len(t.keys)) + t.forgotten
 		}
 	}
 	rep.Requests = rep.Lines - rep.Malformed - rep.Filtered
@@ -137,7 +137,7 @@ func (r *run) report() *Report {
 }
 
 func (r *run) limit(j *judged) Limit {
-	l, t, d, i := j.result, j.set.table, j.def, j.at
+	l, t, d, i := j.result, j.table, j.def, j.at
 	l.Limit, l.Warning, l.Shadow, l.Missed, l.Worst = d.String(), d.Warning, d.Mode == dipwell.Shadow, t.missed[i], []Key{}
 	if j.of != nil {
 		l.ParentOf = j.of.Name
@@ -151,12 +151,12 @@ func (r *run) limit(j *judged) Limit {
 		}
 	}
 	for id := range t.keys {
-		if t.cnts[id*t.limits+i].Refused > 0 {
+		if t.cnts[id*len(t.defs)+i].Refused > 0 {
 			l.KeysRefused++
 		}
 	}
 	for _, id := range t.worst(i, r.o.Worst) {
-		l.Worst = append(l.Worst, Key{t.keys[id], t.cnts[int(id)*t.limits+i]})
+		l.Worst = append(l.Worst, Key{t.keys[id], t.cnts[int(id)*len(t.defs)+i]})
 	}
 	return l
 }

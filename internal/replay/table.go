@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 
@@ -11,49 +12,71 @@ import (
 // full buckets are dropped. Counts are exact until there are more keys than most;
 // then the idle keys with the fewest refusals are forgotten, and missed bounds the
 // error.
+//
+// A table has the keys of the limits whose keys have the same number of parts, or of those
+// that are shared.
 type table struct {
-	limits int
+	up     int // of the limits
+	defs   []*store.Definition
 	most   int // number of keys at which forget is called before one is added
 	budget int // Options.MaxKeys
 
 	ids  map[string]int32 // indexes in keys
 	keys []string
-	rows []row // one for each key and limit
+	rows []store.State // one for each key and limit
 	cnts []counts
 
 	forgotten int64   // keys
 	missed    []int64 // by limit; see Limit.Missed
+
+	id int32 // of the present record's key
 }
 
-// row is a store.State without reservations and overrides; keySet has blocks. It has no pointers,
-// because there may be millions of rows for the garbage collector to scan.
-type row struct {
-	used, ts int64
-	number   uint32
+func newTable(up, most int) *table {
+	return &table{up: up, most: most, budget: most, ids: map[string]int32{}}
 }
 
-func rowOf(s store.State) row { return row{s.Used, s.TS, s.Version} }
+// add adds a limit, and returns its index.
+func (t *table) add(d *store.Definition) int {
+	t.defs, t.missed = append(t.defs, d), append(t.missed, 0)
+	return len(t.defs) - 1
+}
 
-func (r row) state() store.State { return store.State{Used: r.used, TS: r.ts, Version: r.number} }
-
-func newTable(limits, most int) *table {
-	return &table{limits: limits, most: most, budget: most, ids: map[string]int32{}, missed: make([]int64, limits)}
+// find sets the present key: that of the record, without its last parts if the limits'
+// keys have fewer, or "" if they are shared.
+func (t *table) find(limits *store.Registry, rec *record) (err error) {
+	key := rec.Key
+	if t.up == noKey {
+		key = nil
+	}
+	for range max(t.up, 0) {
+		key = key[:max(bytes.LastIndexByte(key, '/'), 0)]
+	}
+	id, ok := t.ids[string(key)]
+	if !ok {
+		if len(t.keys) >= t.most {
+			err = t.forget(limits, rec.T)
+		}
+		id = t.insert(string(key))
+	}
+	t.id = id
+	return err
 }
 
 func (t *table) insert(key string) int32 {
 	id := int32(len(t.keys))
 	t.keys = append(t.keys, key)
 	t.ids[key] = id
-	for range t.limits {
-		t.rows = append(t.rows, row{})
+	for range t.defs {
+		t.rows = append(t.rows, store.State{})
 		t.cnts = append(t.cnts, counts{})
 	}
 	return id
 }
 
 // of returns the rows and counts of a key, valid until the next insert.
-func (t *table) of(id int32) ([]row, []counts) {
-	from, to := int(id)*t.limits, (int(id)+1)*t.limits
+func (t *table) of(id int32) ([]store.State, []counts) {
+	from, to := int(id)*len(t.defs), (int(id)+1)*len(t.defs)
 	return t.rows[from:to:to], t.cnts[from:to:to]
 }
 
@@ -77,10 +100,14 @@ func (c *counts) add(at, wait int64, v verdict) {
 // refusals first, until half of the budget is free. The next call is after at
 // least as many inserts as there are live keys, so that its cost per insert is
 // constant.
-func (t *table) forget(defs []*store.Definition, now int64) {
+func (t *table) forget(limits *store.Registry, now int64) error {
 	var live, idle []int32
 	for id := range int32(len(t.keys)) {
-		if t.idle(id, defs, now) {
+		idles, err := t.idle(id, limits, now)
+		if err != nil {
+			return err
+		}
+		if idles {
 			idle = append(idle, id)
 		} else {
 			live = append(live, id)
@@ -89,7 +116,7 @@ func (t *table) forget(defs []*store.Definition, now int64) {
 	slices.SortStableFunc(idle, func(a, b int32) int { return cmp.Compare(t.refusals(b), t.refusals(a)) })
 	keep := min(len(idle), max(0, t.budget/2-len(live)))
 	t.forgotten += int64(len(idle) - keep)
-	worst := make([]int64, t.limits)
+	worst := make([]int64, len(t.defs))
 	for _, id := range idle[keep:] {
 		_, cnts := t.of(id)
 		for i := range cnts {
@@ -101,6 +128,7 @@ func (t *table) forget(defs []*store.Definition, now int64) {
 	}
 	t.rebuild(append(live, idle[:keep]...))
 	t.most = max(t.budget, 2*len(live))
+	return nil
 }
 
 // rebuild copies the keys ids to new memory and drops the others.
@@ -115,15 +143,21 @@ func (t *table) rebuild(ids []int32) {
 	}
 }
 
-// idle reports whether all buckets of a key are full.
-func (t *table) idle(id int32, defs []*store.Definition, now int64) bool {
+// idle reports whether all buckets of a key are full and it is not blocked. It ends a block
+// as a sweep of a store does.
+func (t *table) idle(id int32, limits *store.Registry, now int64) (bool, error) {
 	rows, _ := t.of(id)
-	for i, d := range defs {
-		if rows[i].used > 0 && !d.Full(rows[i].state(), now) {
-			return false
+	for i, d := range t.defs {
+		if o := rows[i].Override; o != nil && o.Until <= now {
+			if _, err := store.SweepRow(&states{ops: []store.Op{{Def: d}}, rows: []*store.State{&rows[i]}}, limits, d.Name, t.keys[id], now); err != nil {
+				return false, err
+			}
+		}
+		if rows[i].Override != nil || rows[i].Used > 0 && !d.Full(rows[i], now) {
+			return false, nil
 		}
 	}
-	return true
+	return true, nil
 }
 
 func (t *table) refusals(id int32) (n int64) {
@@ -138,12 +172,12 @@ func (t *table) refusals(id int32) (n int64) {
 func (t *table) worst(limit, n int) []int32 {
 	var ids []int32
 	for id := range int32(len(t.keys)) {
-		if t.cnts[int(id)*t.limits+limit].Refused > 0 {
+		if t.cnts[int(id)*len(t.defs)+limit].Refused > 0 {
 			ids = append(ids, id)
 		}
 	}
 	slices.SortFunc(ids, func(a, b int32) int {
-		x, y := &t.cnts[int(a)*t.limits+limit], &t.cnts[int(b)*t.limits+limit]
+		x, y := &t.cnts[int(a)*len(t.defs)+limit], &t.cnts[int(b)*len(t.defs)+limit]
 		return cmp.Or(cmp.Compare(y.Refused, x.Refused), cmp.Compare(y.LongestWait, x.LongestWait),
 			cmp.Compare(y.Granted+y.RefusedByOther, x.Granted+x.RefusedByOther), cmp.Compare(t.keys[a], t.keys[b]))
 	})
