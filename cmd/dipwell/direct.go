@@ -13,25 +13,36 @@ import (
 
 // call sends a request to the server or, with --store, to an API over the store in
 // this process. A status other than 2xx and 429 is an error with the problem's detail.
-func (t *target) call(e *env, method, path string, body []byte) (b []byte, err error) {
+func (t *target) call(e *env, method, path string, body []byte) ([]byte, error) {
 	if !t.direct() {
 		return t.http(e, method, path, body)
 	}
-	secret, err := t.secret()
+	secret, err := keySecret(t.KeySecretFile, t.KeySecretFile != "")
 	if err != nil {
 		return nil, err
 	}
-	err = t.open(e, secret, func(ctx context.Context, l *dipwell.Limiter) error {
-		r, err := newRequest(ctx, method, "http://127.0.0.1"+path, body)
-		if err != nil {
-			return err
-		}
-		w := &reply{header: http.Header{}, status: http.StatusOK}
-		server.New(l, server.Config{Who: localUser(), StoreErrors: true, HashKey: keyhash.Func(secret)}).API(server.Site{Loopback: true}).ServeHTTP(w, r)
-		b = w.body.Bytes()
-		return answered(w.status, http.StatusText(w.status), b)
-	})
-	return b, err
+	limits, err := parseLimits(t.Limit)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openStore(e.ctx, t.Store, storeOptions{once: true, keySecret: secret})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = s.Close() }()
+	l, err := dipwell.New(s.Store, limits...)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, t.Timeout)
+	defer cancel()
+	r, err := newRequest(ctx, method, "http://127.0.0.1"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	w := &reply{header: http.Header{}, status: http.StatusOK}
+	server.New(l, server.Config{Who: localUser(), StoreErrors: true, HashKey: keyhash.Func(secret)}).API(server.Site{Loopback: true}).ServeHTTP(w, r)
+	return w.body.Bytes(), answered(w.status, http.StatusText(w.status), w.body.Bytes())
 }
 
 // localUser is who calls a store directly, for its audit.

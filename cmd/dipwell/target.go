@@ -15,7 +15,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
 )
 
@@ -192,30 +191,6 @@ func printNext(e *env, flag string, next *string) error {
 	}
 	_, err := fmt.Fprintf(e.stdout, "there may be more: %s %q\n", flag, *next)
 	return err
-}
-
-// secret returns the secret of hashed keys, or nil.
-func (t *target) secret() ([]byte, error) { return keySecret(t.KeySecretFile, t.KeySecretFile != "") }
-
-// open calls f with a limiter over the store. It takes the result of secret, whose
-// file may be a pipe, which can be read only once.
-func (t *target) open(e *env, secret []byte, f func(context.Context, *dipwell.Limiter) error) error {
-	limits, err := parseLimits(t.Limit)
-	if err != nil {
-		return err
-	}
-	s, err := openStore(e.ctx, t.Store, storeOptions{once: true, keySecret: secret})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = s.Close() }()
-	l, err := dipwell.New(s.Store, limits...)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(e.ctx, t.Timeout)
-	defer cancel()
-	return f(ctx, l)
 }
 
 // http is call for a server.
