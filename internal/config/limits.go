@@ -47,7 +47,7 @@ func (p *parser) limits(n *yaml.Node) {
 }
 
 // limitNodes are the nodes of a limit in the file: that of the whole limit, and those of
-// its settings by name. Those of a plan are named "plans.NAME" and "plans.NAME.SETTING".
+// its settings by name.
 type limitNodes struct {
 	where    string
 	item     *yaml.Node
@@ -121,11 +121,9 @@ func (p *parser) plans(at limitNodes, n *yaml.Node) store.Plans {
 	var plans []dipwell.Plan
 	p.Mapping(n, at.where+".plans.", nil, func(name string, v *yaml.Node) {
 		plan, where := dipwell.Plan{Name: name}, at.where+".plans."+name
-		at.settings["plans."+name] = v
 		switch {
 		case v.Kind == yaml.MappingNode:
 			p.Mapping(v, where+".", nil, func(setting string, value *yaml.Node) {
-				at.settings["plans."+name+"."+setting] = value
 				p.set(value, where+"."+setting, setting, new(dipwell.Plan).Set, plan.Set)
 			})
 		case v.Kind == yaml.ScalarNode && !IsNull(v):
@@ -142,7 +140,6 @@ func (p *parser) plans(at limitNodes, n *yaml.Node) store.Plans {
 func (p *parser) adaptive(at limitNodes, n *yaml.Node) (a dipwell.Adaptive) {
 	where := at.where + ".adaptive."
 	p.Mapping(n, where, nil, func(name string, v *yaml.Node) {
-		at.settings["adaptive."+name] = v
 		p.set(v, where+name, name, new(dipwell.Adaptive).Set, a.Set)
 	})
 	return a
@@ -161,39 +158,21 @@ func (p *parser) set(n *yaml.Node, where, name string, known, set func(name, val
 }
 
 // failLimit reports a limit's error as a mistake of the setting that it names, if the
-// file has that setting, and otherwise of the limit. An error about a plan names the plan
-// and the setting.
+// file has that setting, and otherwise of the limit.
 func (p *parser) failLimit(at limitNodes, err error) {
 	var bad *dipwell.FieldError
 	if !errors.As(err, &bad) {
 		p.Fail(at.item, at.where, "%v", err)
 		return
 	}
-	n, field, reason := at.item, bad.Field, bad.Reason
-	if of := at.settings[field]; of != nil {
+	n, reason := at.item, bad.Reason
+	if of := at.settings[bad.Field]; of != nil {
 		n = of
-	}
-	if of, ok := strings.CutPrefix(reason, "plan "); ok && field == "plans" {
-		name, rest, _ := strings.Cut(of, ": ")
-		setting, more, _ := strings.Cut(rest, ": ")
-		plan := "plans." + name
-		if of := at.settings[plan]; of != nil {
-			n, field, reason = of, plan, rest
-		}
-		if of := at.settings[plan+"."+setting]; of != nil {
-			n, field, reason = of, plan+"."+setting, more
-		}
-	}
-	if field == "adaptive" {
-		name, rest, _ := strings.Cut(reason, ": ")
-		if of := at.settings["adaptive."+name]; of != nil {
-			n, field, reason = of, "adaptive."+name, rest
-		}
 	}
 	if bad.Limit != "" {
 		reason += " (limit " + bad.Limit + ")"
 	}
-	p.Fail(n, at.where+"."+field, "%s", reason)
+	p.Fail(n, at.where+"."+bad.Field, "%s", reason)
 }
 
 // kindOf describes a value that should be a mapping.
