@@ -88,7 +88,7 @@ limits: [{name: api, rate: 9, per: 1h, auth: true}, {name: other, rate: 9, per: 
 	want("web-1-of-16-bytes", "POST", take, 401)
 	for _, bad := range [][2]string{{"", `callers\[0\].token_file: \S+ is empty`}, {"a\nb", "more than one line"}, {"desk-1-of-16-bytes", `callers\[1\].token_sha256: the token is that of caller web too`}} {
 		save("web", bad[0])
-		p.stderr.wait(t, bad[1]+`(?s:.*)the last good tokens stay in force`)
+		p.stderr.wait(t, bad[1]+`(?s:.*)the last good configuration stays in force`)
 	}
 	want("web-2-of-16-bytes", "POST", take, 200)
 	save("web", "web-3-of-16-bytes\n")

@@ -284,9 +284,13 @@ func TestTokenChangesBeforeItIsWatched(t *testing.T) {
 	t.Cleanup(func() { _ = st.Close() })
 	l, err := dipwell.New(st)
 	must(t, err)
-	s := &service{env: &env{ctx: t.Context()}, logger: &logger{to: io.Discard}, server: server.New(l, server.Config{AdminToken: "first"})}
+	s := &service{env: &env{ctx: t.Context()}, logger: &logger{to: io.Discard}, server: server.New(l, server.Config{AdminToken: "first"}), limiter: l, cmd: serveCommand(t, "--admin-token-file", file)}
+	s.declared = &declared{ctx: t.Context(), limiter: l, info: s.info, warn: s.warn}
+	s.started, err = s.cmd.settings()
+	must(t, err)
+	s.last = s.started
 	must(t, os.WriteFile(file, []byte("second"), 0o600))
-	must(t, s.followTokens(&settings{File: config.File{AdminTokenFile: file}, tokenFile: file}))
+	must(t, s.watch())
 	r := httptest.NewRequestWithContext(t.Context(), "GET", "/v1/top", nil)
 	r.Header.Set("Authorization", "Bearer second")
 	w := httptest.NewRecorder()

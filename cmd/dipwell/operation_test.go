@@ -129,7 +129,7 @@ func TestServeAdminToken(t *testing.T) {
 	want("Bearer first", 401)
 	for bad, why := range map[string]string{"": "token is empty", "a\nb\n": "more than one line"} {
 		save(file, bad)
-		p.stderr.wait(t, "admin_token_file: .*"+why+"(?s:.*)the last good tokens stay in force")
+		p.stderr.wait(t, "admin_token_file: .*"+why+"(?s:.*)the last good configuration stays in force")
 		want("Bearer second", 200)
 	}
 	save(file, "third\n")

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -220,18 +221,29 @@ func closeAll(ls []server.Listener) {
 	}
 }
 
-// watch reloads the configuration file when it changes and on SIGHUP.
+// watch reloads the settings when the configuration file or one of the tokens changes, and on
+// SIGHUP.
 func (s *service) watch() error {
-	if s.cmd.Config == "" {
+	if s.cmd.Config == "" && len(s.started.tokenFiles()) == 0 {
 		return nil
 	}
+	content := func() string {
+		s.changing.Lock()
+		paths := s.last.tokenFiles()
+		s.changing.Unlock()
+		if s.cmd.Config != "" {
+			paths = append(paths, s.cmd.Config)
+		}
+		return config.Content(paths...)
+	}
 	read := func() error {
-		if now, err := config.DigestOf(s.cmd.Config); err != nil || now != s.started.Digest {
-			s.reload() // it has changed since it was read
+		now, err := s.cmd.settings()
+		if err != nil || now.Digest != s.started.Digest || now.token != s.started.token || !reflect.DeepEqual(now.callers, s.started.callers) {
+			s.reload() // a file has changed since it was read
 		}
 		return nil
 	}
-	return s.follow(s.env.ctx, func() string { return config.Content(s.cmd.Config) }, read, s.reload)
+	return s.follow(s.env.ctx, content, read, s.reload)
 }
 
 // follow calls read, and then reload when the content of files changes and on SIGHUP, one

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -28,9 +27,7 @@ type service struct {
 	last    *settings     // settings that were last put in force
 	*logger
 
-	changing      sync.Mutex // held while settings or the token are read and applied, so that the newest wins
-	tokenFiles    []string   // files that are watched
-	unwatchTokens context.CancelFunc
+	changing sync.Mutex // held while settings are read and applied, so that the newest win
 
 	reloadFailed      atomic.Bool
 	descriptorsFailed atomic.Bool
@@ -89,9 +86,6 @@ func (s *service) apply(set *settings) error {
 	s.server.Set(c)
 	for _, warning := range set.unknownLimits(func(limit string) bool { return s.limiter.Limit(limit) != nil }) {
 		s.warn("warning: %s", warning)
-	}
-	if err := s.followTokens(set); err != nil {
-		return err
 	}
 	if s.proxy == nil {
 		return nil

@@ -3,14 +3,11 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"os"
-	"slices"
 
-	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/server"
 )
 
@@ -119,55 +116,4 @@ func (s *settings) tokenFiles() (paths []string) {
 		}
 	}
 	return paths
-}
-
-// followTokens reads the tokens again whenever one of their files changes. Those files may
-// differ from the ones that are watched.
-func (s *service) followTokens(set *settings) error {
-	paths := set.tokenFiles()
-	if slices.Equal(paths, s.tokenFiles) {
-		return nil
-	}
-	if s.unwatchTokens != nil {
-		s.unwatchTokens()
-	}
-	s.tokenFiles, s.unwatchTokens = paths, nil
-	if len(paths) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithCancel(s.env.ctx)
-	s.unwatchTokens = cancel
-	content := func() string { return config.Content(paths...) }
-	read := func() error { // one may have changed since the settings were read
-		s.readTokensAgain(set)
-		return nil
-	}
-	return s.follow(ctx, content, read, func() { s.reloadTokens(ctx) })
-}
-
-// reloadTokens reads the tokens again. After an error the old ones stay in force.
-func (s *service) reloadTokens(ctx context.Context) {
-	if s.reloadFailed.Load() && s.cmd.Config != "" { // maybe because of a token
-		s.reload()
-	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	if ctx.Err() != nil { // other files are watched now
-		return
-	}
-	if s.readTokensAgain(s.last) {
-		s.info("tokens read again")
-	}
-}
-
-// readTokensAgain puts the tokens that settings name in force, as their files have them now.
-// It reports whether they could be read.
-func (s *service) readTokensAgain(set *settings) bool {
-	now := *set
-	if err := now.readTokens(); err != nil {
-		s.reloadError("the last good tokens stay in force", err)
-		return false
-	}
-	s.server.SetTokens(now.token, now.callers)
-	return true
 }

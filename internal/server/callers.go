@@ -67,14 +67,6 @@ type Caller struct {
 // AdminCaller is the name of the caller that has the admin token.
 const AdminCaller = "admin-token"
 
-// SetTokens changes only the admin token, "" for none, and the callers. It must not be
-// called concurrently with Set.
-func (s *Server) SetTokens(admin string, callers []Caller) {
-	l := *s.live.Load()
-	l.setTokens(admin, callers)
-	s.live.Store(&l)
-}
-
 func (l *live) setTokens(admin string, callers []Caller) {
 	l.named, l.byToken = len(callers) > 0, map[[sha256.Size]byte]*Caller{}
 	for _, c := range callers {

@@ -169,11 +169,11 @@ func TestTokens(t *testing.T) {
 	digest := sha256.Sum256([]byte("use-token"))
 	take(401, nil, "Authorization: Bearer "+string(digest[:]))
 
-	w.server.SetTokens("", []server.Caller{caller("new", server.Read)})
+	w.server.Set(server.Config{AdminToken: "", Callers: []server.Caller{caller("new", server.Read)}})
 	take(401, nil, as("use"))
 	take(401, nil, "Authorization: Bearer s3cret")
 	w.want(w.do("GET", "/v1/limits", "", as("new")), 200)
-	w.server.SetTokens("", nil) // as without callers
+	w.server.Set(server.Config{AdminToken: "", Callers: nil}) // as without callers
 	take(200, nil)
 	w.want(w.do("GET", "/v1/limits", ""), 200)
 }
@@ -314,10 +314,10 @@ func TestWhoami(t *testing.T) {
 	}
 	w.want(w.do("GET", "/v1/whoami", ""), 401)
 	w.server.CountKeys(t.Context(), "host:7", 0)
-	w.server.SetTokens("s3cret", nil)
+	w.server.Set(server.Config{AdminToken: "s3cret", Callers: nil})
 	w.want(w.do("GET", "/v1/whoami", ""), 401)
 	w.want(w.do("GET", "/v1/whoami", "", "Authorization: Bearer s3cret"), 200, `{"name":"admin-token","role":"admin","service":"host:7",`)
-	w.server.SetTokens("", nil)
+	w.server.Set(server.Config{AdminToken: "", Callers: nil})
 	w.want(w.do("GET", "/v1/whoami", ""), 200, `{"name":"192.0.2.1","role":"admin",`)
 	w.want(newFixture(t, server.Config{}, server.Site{}).do("GET", "/v1/whoami", ""), 403)
 	w.want(newFixture(t, server.Config{Labels: map[string]string{"env": "prod"}}, local).do("GET", "/v1/whoami", ""), 200, `"labels":{"env":"prod"},`)
@@ -328,7 +328,7 @@ func TestDenials(t *testing.T) {
 	w := newFixture(t, everyRole, local)
 	lines := make(logLines, 1000)
 	w.server.LogRefusals(t.Context(), slog.New(slog.NewJSONHandler(lines, nil)), 1000, func(string, string) string { return "" })
-	w.server.SetTokens("", []server.Caller{caller("use", server.Use, "login"), caller("read", server.Read)})
+	w.server.Set(server.Config{AdminToken: "", Callers: []server.Caller{caller("use", server.Use, "login"), caller("read", server.Read)}})
 	conn, _ := w.serveGRPC(local)
 	for _, token := range []string{"", "wrong-token", "read-token", "use-token"} {
 		var headers []string
