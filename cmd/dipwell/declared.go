@@ -180,20 +180,8 @@ func (d *declared) defineOne(l declaredLimit) error {
 	return nil
 }
 
-// logOrphans logs the limits that a file of the same owner has defined and this one
-// does not name. They are not dropped, because another service's file may name
-// them.
-func (d *declared) logOrphans() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if left := orphans(d.limiter, d.file.Name, d.limits); len(left) > 0 {
-		d.warn("limits that a configuration file has defined in the store stay in force, although this file does not name them: %s; "+
-			"to end one that no other service's file names, name it in this file and take it out again while the service runs", names(left, ", "))
-	}
-}
-
 // orphans returns the limits that files of an owner have defined and that are not
-// among limits.
+// among limits. They are not dropped, because another service's file may name them.
 func orphans(limiter *dipwell.Limiter, file string, limits []declaredLimit) (left []string) {
 	named := map[string]bool{}
 	for i := range limits {

@@ -199,10 +199,6 @@ func TestTwoFilesOfOneOwner(t *testing.T) {
 		time.Sleep(dropAfter)
 		synctest.Wait()
 		s.want("its own file's limit", "a=1 x=2")
-		s.start("three", one.path)
-		must(t, s.write("three", limitsOf("", "c=1")))
-		s.by["three"].logOrphans()
-		s.said("three: limits that a configuration file has defined in the store stay in force, although this file does not name them: a, x; ")
 	})
 }
 

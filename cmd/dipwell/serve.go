@@ -118,7 +118,6 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err = s.startRLS(); err != nil {
 		return err
 	}
-	s.declared.logOrphans()
 	go s.declared.watchDrift()
 	if err = s.watch(); err != nil {
 		return err
