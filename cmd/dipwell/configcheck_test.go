@@ -40,6 +40,8 @@ func TestConfigCheckRefusesWhatServeDoes(t *testing.T) {
 		{"tls_cert: " + short + "\ntls_key: " + short + "\n", "tls_cert " + short},
 		{"key_secret_file: " + short + "\n", "key_secret_file: the secret has 3 bytes; at least 16"},
 		{"log_refusals: 1001\n", "log_refusals: \"1001\" is not a whole number from 0 to 1000"},
+		{"otlp_endpoint: x\n", `otlp_endpoint: "x" is not a URL`},
+		{"otlp_endpoint: 'https://u:se/cret@h'\n", `otlp_endpoint: "...@h" is not a URL`},
 		{"upstream: 'htp://u:secret@h'\n", `upstream: "...@h" is not a URL`},
 		{"store: memory:x\n", `store: "memory:x": nothing may follow "memory:"`},
 		{"store: postgres://h:x/d\n", "store: "},

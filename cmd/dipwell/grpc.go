@@ -88,9 +88,13 @@ func (s *service) serve(listeners []server.Listener) error {
 	}
 	ctx, cancel := context.WithCancel(s.env.ctx)
 	defer cancel()
+	var options []grpc.ServerOption
+	if s.tracer != nil {
+		options = append(options, s.tracer.GRPC())
+	}
 	g := s.server.GRPC(server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.started.Admin != "", Open: slices.Contains(s.started.OpenListeners, "grpc")}, func(r grpc.ServiceRegistrar) {
 		pb.RegisterRateLimitServiceServer(r, s.rls)
-	})
+	}, options...)
 	s.warnIfOpen("grpc", l)
 	s.logListening("serving gRPC", l.Addr().String(), "")
 	var wg sync.WaitGroup

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 
 	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/internal/tracing"
 )
 
 func (s *settings) checkOperation() error {
@@ -19,16 +21,27 @@ func (s *settings) checkOperation() error {
 	if err := server.CheckLabels(s.MetricLabels); err != nil {
 		return fmt.Errorf("metric_labels: %w", err)
 	}
-	return nil
+	if s.OTLPEndpoint == "" {
+		return nil
+	}
+	return tracing.CheckEndpoint(s.OTLPEndpoint)
 }
 
-// hasher returns what hashes keys for logs: with the store's secret if it has
+// hasher returns what hashes keys for logs and traces: with the store's secret if it has
 // one, so that the hashes are the same, and otherwise with a secret of this process.
 func (s *settings) hasher() (*keyhash.Hasher, error) {
 	if s.keySecret == nil {
 		return keyhash.RandomHasher(), nil
 	}
 	return keyhash.NewHasher(s.keySecret)
+}
+
+// trace starts tracing. The tracer is nil if no endpoint is configured.
+func (s *settings) trace(ctx context.Context, hasher *keyhash.Hasher, log *logger) (*tracing.Tracer, error) {
+	if !tracing.Wanted(s.OTLPEndpoint) {
+		return nil, nil
+	}
+	return tracing.Start(ctx, tracing.Config{Endpoint: s.OTLPEndpoint, Version: version(), Redact: hasher.Redact, OnError: log.error})
 }
 
 // openTLS reads the certificate, if there is one, and follows its files.

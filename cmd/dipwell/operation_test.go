@@ -230,11 +230,11 @@ func TestServeKeySecret(t *testing.T) {
 
 func TestOperationSettings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dipwell.yaml")
-	if err := os.WriteFile(file, []byte("max_in_flight: 7\nlog_refusals: 0\nlog_format: json\ntls_cert: c\ntls_key: k\nclient_ca: a\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("max_in_flight: 7\nlog_refusals: 0\nlog_format: json\ntls_cert: c\ntls_key: k\nclient_ca: a\notlp_endpoint: http://c:4318\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s, err := serveCommand(t, "--config", file, "--max-in-flight", "9", "--log-refusals", "3").settings()
-	if err != nil || s.MaxInFlight != 9 || s.LogRefusals != 3 || s.LogFormat != "json" || s.TLSCert != "c" || s.ClientCA != "a" {
+	if err != nil || s.MaxInFlight != 9 || s.LogRefusals != 3 || s.LogFormat != "json" || s.TLSCert != "c" || s.ClientCA != "a" || s.OTLPEndpoint != "http://c:4318" {
 		t.Errorf("%+v %v", s, err)
 	}
 	for want, arg := range map[string]string{

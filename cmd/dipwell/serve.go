@@ -74,6 +74,18 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err != nil {
 		return err
 	}
+	tracer, err := set.trace(e.ctx, hasher, log)
+	if err != nil {
+		return err
+	}
+	if tracer != nil {
+		o.outer = tracer.Store
+		defer func() {
+			if err := tracer.Stop(); err != nil {
+				log.error(fmt.Errorf("traces: %w", err))
+			}
+		}()
+	}
 	stack, err := openStore(e.ctx, set.Store, o)
 	if err != nil {
 		return err
@@ -90,7 +102,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err != nil {
 		return err
 	}
-	s := &service{env: e, cmd: c, logger: log, limiter: limiter, server: server.New(limiter, set.server()), started: set, last: set,
+	s := &service{env: e, cmd: c, logger: log, limiter: limiter, server: server.New(limiter, set.server()), started: set, last: set, tracer: tracer,
 		declared: &declared{ctx: e.ctx, limiter: limiter, info: log.info, warn: log.warn, path: c.Config}}
 	if stack.Lanes > 0 {
 		o.tally.gauges(s.server)
@@ -187,7 +199,7 @@ func (s *service) open(setting, addr string) (net.Listener, error) {
 }
 
 // announce logs the address of a listener, and that of the page if the listener has it and
-// answers admin calls.
+// answers admin calls. It adds spans to the handler if tracing is on.
 func (s *service) announce(l server.Listener, what string, page bool) server.Listener {
 	at := l.Scheme() + "://" + l.Addr().String()
 	pageAt := ""
@@ -195,6 +207,9 @@ func (s *service) announce(l server.Listener, what string, page bool) server.Lis
 		pageAt = at + "/ui/"
 	}
 	s.logListening(what, at, pageAt)
+	if s.tracer != nil {
+		l.Handler = s.tracer.HTTP(l.Handler)
+	}
 	return l
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/internal/tracing"
 )
 
 // service is a running service.
@@ -23,8 +24,9 @@ type service struct {
 	proxy   *server.Proxy // nil without --upstream
 	rls     *rls.Service  // nil without --grpc and --rls-config
 	tls     *server.TLS   // nil for plain text
-	started *settings     // settings at the start, for those that need a restart
-	last    *settings     // settings that were last put in force
+	tracer  *tracing.Tracer
+	started *settings // settings at the start, for those that need a restart
+	last    *settings // settings that were last put in force
 	*logger
 
 	changing sync.Mutex // held while settings are read and applied, so that the newest win

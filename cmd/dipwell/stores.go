@@ -55,6 +55,7 @@ type storeOptions struct {
 	denyMaxAge                      time.Duration
 	keySecret                       []byte // nil: keys are stored as they are
 	shadow                          bool
+	outer                           func(store.Store) store.Store
 	tally                           *tally       // counts batches; may be nil
 	report                          func(error)  // called with errors of background work
 	note                            func(string) // called when background work has recovered; may be nil
@@ -92,7 +93,7 @@ const defaultDenyMaxAge = time.Second
 
 // stack returns the layers for a store.
 func (o *storeOptions) stack(scheme string) stack.Options {
-	s := stack.Options{Lanes: -1, KeySecret: o.keySecret, Shadow: o.shadow}
+	s := stack.Options{Lanes: -1, KeySecret: o.keySecret, Shadow: o.shadow, Outer: o.outer}
 	if o.once || scheme == "memory" || scheme == "file" {
 		return s
 	}

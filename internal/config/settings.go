@@ -86,6 +86,7 @@ type File struct {
 	TLSKey        string            `name:"tls_key" kind:"FILE" help:"Private key (PEM) of the certificate."`
 	ClientCA      string            `name:"client_ca" kind:"FILE" help:"Authorities (PEM): only clients with a certificate from one of them may connect."`
 	KeySecretFile string            `name:"key_secret_file" kind:"FILE" help:"Store keys as [HMAC-SHA-256](../how-to/operations.md#keys-that-nobody-may-read) under the secret in this file, at least 16 bytes; or set DIPWELL_KEY_SECRET."`
+	OTLPEndpoint  string            `name:"otlp_endpoint" kind:"URL" help:"Send OpenTelemetry traces to this collector (OTLP over HTTP, as 'http://127.0.0.1:4318'), as OTEL_EXPORTER_OTLP_ENDPOINT does."`
 	LogRefusals   int               `name:"log_refusals" kind:"N" default:"1" min:"0" max:"1000" help:"Refusals that are logged a second, 0 to 1000, keys as the beginning of a hash."`
 	TopKeys       int               `name:"top_keys" kind:"N" default:"20" min:"0" max:"100" help:"How many of [the busiest and most refused keys](../how-to/operations.md#who-is-it-dipwell-top) of each hour the store keeps for a week."`
 	LogFormat     string            `name:"log_format" kind:"KIND" default:"text" oneof:"text,json" help:"Format of the log on standard error: 'text' or 'json'."`

@@ -32,9 +32,9 @@ const (
 // GRPC returns the gRPC service for a listener, without TLS: the verbs, the services that
 // register adds, health and reflection. A connection is replaced after an hour, because gRPC
 // keeps an answer that its client does not allow to be sent (flow control) until then.
-func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar)) *grpc.Server {
+func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar), more ...grpc.ServerOption) *grpc.Server {
 	a := &grpcAPI{api: &api{Server: s, site: at}, needs: map[string]Role{}}
-	g := grpc.NewServer(
+	g := grpc.NewServer(append(more,
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxMetadata),
@@ -45,7 +45,7 @@ func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar)) *grpc.Serve
 		grpc.ConnectionTimeout(readTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout, MaxConnectionAge: maxAge, MaxConnectionAgeGrace: maxWait + answerTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
-	)
+	)...)
 	dipwellv1.RegisterLimiterServer(g, &verbs{api: a.api})
 	if register != nil {
 		register(g)

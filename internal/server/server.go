@@ -156,6 +156,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer a.Leave()
 	}
 	if c != nil {
+		r.Pattern = r.URL.Path // as the mux sets it, for traces
 		if err := a.call(w, r, c); err != nil {
 			a.fail(w, err)
 		}
