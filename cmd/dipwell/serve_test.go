@@ -468,7 +468,7 @@ func TestServeErrors(t *testing.T) {
 	for _, args := range [][]string{
 		{"--store", "oracle:x"}, {"--limit", "a"}, {"--listen", "nowhere:x"}, {"--upstream", "ftp://x"}, {"--config", "none.yaml"},
 		{"--admin", "nowhere:x", "--listen", "127.0.0.1:0"}, {"--limit", "a=1/1s", "--upstream", "http://127.0.0.1:1", "--by", "cookie"}, {"argument"},
-		{"--admin-only", "metrics"}, {"--admin", "127.0.0.1:0", "--admin-only", "metrics,limit"}, {"--upstream", "http://u:p@x"},
+		{"--admin-only", "metrics"}, {"--admin", "127.0.0.1:0", "--admin-only", "metrics,limit"}, {"--upstream", "http://u:p@x"}, {"--upstream", "http://x", "--upstream-floor=-1"},
 	} {
 		code, _, stderr := program(t, append([]string{"serve"}, args...)...)
 		if code != 2 || !strings.HasPrefix(stderr, "dipwell: ") {

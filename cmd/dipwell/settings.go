@@ -262,7 +262,7 @@ func (s *settings) server() server.Config {
 
 // upstream returns the configuration of the proxy.
 func (s *settings) upstream(report func(error)) server.Upstream {
-	return server.Upstream{URL: s.Upstream, By: s.By, Report: report}
+	return server.Upstream{URL: s.Upstream, By: s.By, PlanHeader: s.UpstreamPlanHeader, Floor: s.UpstreamFloor, Report: report}
 }
 
 // names returns the names of all limits of the flags and the file.

@@ -68,8 +68,10 @@ type File struct {
 	OpenListeners  []string `name:"open_listeners" kind:"LISTENER" unset:"none" oneof:"listen,admin,grpc" help:"Listeners that answer '/v1/auth', '/json' and Envoy's RateLimitService without a token although there are 'callers': a list of 'listen', 'admin' and 'grpc'."`
 	AdminOnly      []string `name:"admin_only" kind:"WHAT" oneof:"metrics,limits" help:"What else the admin listener alone answers: a list of 'metrics' and 'limits' (reading definitions)."`
 
-	Upstream string `name:"upstream" kind:"URL" help:"Be a [rate-limiting reverse proxy](http.md#a-rate-limiting-reverse-proxy) of this URL. The API is then on the admin listener."`
-	By       string `name:"by" kind:"WHAT" unset:"'ip'" help:"The key of a proxied request: 'ip', 'header:NAME', or 'shared' if all limits are shared."`
+	Upstream           string `name:"upstream" kind:"URL" help:"Be a [rate-limiting reverse proxy](http.md#a-rate-limiting-reverse-proxy) of this URL. The API is then on the admin listener."`
+	By                 string `name:"by" kind:"WHAT" unset:"'ip'" help:"The key of a proxied request: 'ip', 'header:NAME', or 'shared' if all limits are shared."`
+	UpstreamPlanHeader string `name:"upstream_plan_header" kind:"NAME" help:"Header field with the [plan](../how-to/limits-by-plan.md) of a proxied request. A proxy in front must set or remove it."`
+	UpstreamFloor      int64  `name:"upstream_floor" kind:"N" default:"0" min:"0" max:"9007199254740991" help:"Tokens that a proxied request must leave free, for other callers of the same limits."`
 
 	GRPC               string  `name:"grpc" kind:"ADDR" help:"Address of a [gRPC listener](grpc.md): Envoy's RateLimitService, and the verbs of the HTTP API."`
 	RLSConfig          string  `name:"rls_config" kind:"PATH" help:"Descriptors of the RateLimitService: a file, or a directory with all files in it and below, except those that begin with a dot. A change takes effect at once."`

@@ -20,6 +20,8 @@ import (
 type Proxy struct {
 	server  *Server
 	key     httplimit.KeyFunc
+	plan    string // header field with the plan, or ""
+	floor   int64
 	byIP    bool
 	client  time.Duration // see Upstream.ClientTimeout
 	forward http.Handler
@@ -41,7 +43,7 @@ func (s *Server) Proxy(u Upstream) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Proxy{server: s, key: key, byIP: u.By == "ip" || u.By == "", client: cmp.Or(u.ClientTimeout, answerTimeout), forward: forward}, nil
+	return &Proxy{server: s, key: key, plan: u.PlanHeader, floor: u.Floor, byIP: u.By == "ip" || u.By == "", client: cmp.Or(u.ClientTimeout, answerTimeout), forward: forward}, nil
 }
 
 // Use sets the limits that each request takes from, all or nothing, from the next request
@@ -60,11 +62,14 @@ func (p *Proxy) Use(limits []string) error {
 		if def.Paths && !def.Shared {
 			return fmt.Errorf("limit %s: its keys are paths, because it has a parent or is one, but the proxy's keys are not", name)
 		}
-		limit := httplimit.Limit{Name: name, Key: p.key}
+		limit := httplimit.Limit{Name: name, Key: p.key, Floor: p.floor}
 		if def.Shared {
 			limit.Key = nil
 		} else if p.key == nil {
 			return fmt.Errorf("by: shared: limit %s has a bucket for each key; with shared: true it has one for everybody", name)
+		}
+		if p.plan != "" {
+			limit.Plan = func(r *http.Request) string { return p.planOf(r, name) }
 		}
 		c.Limits = append(c.Limits, limit)
 	}
@@ -75,6 +80,18 @@ func (p *Proxy) Use(limits []string) error {
 	h := wrap(p.forward)
 	p.limited.Store(&h)
 	return nil
+}
+
+// planOf returns the plan that a request names. It is "" if callers may not name plans,
+// or if the limit does not have it.
+func (p *Proxy) planOf(r *http.Request, limit string) string {
+	plan := r.Header.Get(p.plan)
+	if def := p.server.limiter.Limit(limit); plan != "" && def != nil {
+		if d := def.WithPlan(plan); d != nil && !d.OverrideOnly && !d.Children {
+			return plan
+		}
+	}
+	return ""
 }
 
 // wait waits for the delay of a leaky bucket, but not in shadow mode.

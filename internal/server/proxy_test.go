@@ -606,6 +606,48 @@ func TestProxyAddsNoType(t *testing.T) {
 	}
 }
 
+// The plan of a proxied request is in a header field, and a floor leaves tokens to others.
+func TestProxyPlanAndFloor(t *testing.T) {
+	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	defer behind.Close()
+	w := ofPlans(t, server.Config{}, local)
+	proxy, err := w.server.Proxy(server.Upstream{URL: behind.URL, By: "header:X-Key", PlanHeader: "X-Plan", Floor: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := proxy.Use([]string{"api", "tokens"}); err != nil {
+		t.Fatal(err)
+	}
+	for plan, status := range map[string]int{"pro": 204, "": 204, "banned": 429, "staff": 204, "none of these": 204} {
+		ask := func() *httptest.ResponseRecorder {
+			r := httptest.NewRequest(http.MethodGet, "http://a/", nil)
+			r.Header.Set("X-Key", "k"+plan)
+			if plan != "" {
+				r.Header.Set("X-Plan", plan)
+			}
+			rec := httptest.NewRecorder()
+			proxy.ServeHTTP(rec, r)
+			return rec
+		}
+		n := 0
+		for ; n < 20 && ask().Code == 204; n++ {
+		}
+		want := 10 // of api's 20, the floor stays
+		switch {
+		case status == 429:
+			want = 0
+		case plan == "pro":
+			want = 20
+		}
+		if n != want {
+			t.Errorf("plan %q: %d requests passed, want %d", plan, n, want)
+		}
+	}
+	if err := (server.Upstream{URL: behind.URL, PlanHeader: "Host"}).Check(); err == nil {
+		t.Error("a header field that no request has is no error")
+	}
+}
+
 // A service in shadow mode does not make requests wait for a leaky bucket.
 func TestProxyDoesNotWaitInShadowMode(t *testing.T) {
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))

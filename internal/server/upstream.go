@@ -23,6 +23,8 @@ import (
 type Upstream struct {
 	URL           string        // http or https
 	By            string        // key of a request: ip (default), shared, header:NAME
+	PlanHeader    string        // header field with the plan of a request; default: none
+	Floor         int64         // tokens that a request must leave free
 	Timeout       time.Duration // without a byte to the upstream or from it, but for a WebSocket; default ten minutes
 	ClientTimeout time.Duration // without a byte from or to the client, for each part of a body; default a minute
 	Report        func(error)   // if set, called for failures, once a minute for each kind
@@ -43,8 +45,11 @@ func (u Upstream) Check() error {
 	return err
 }
 
-// target returns the URL, if it is valid.
+// target returns the URL, if it and the name of the header field are valid.
 func (u *Upstream) target() (*url.URL, error) {
+	if reason := badHeaderName(u.PlanHeader); u.PlanHeader != "" && reason != "" {
+		return nil, fmt.Errorf("upstream_plan_header: %q: %s", u.PlanHeader, reason)
+	}
 	target, err := url.Parse(u.URL)
 	switch {
 	case err != nil || target.Scheme != "http" && target.Scheme != "https" || target.Host == "":
