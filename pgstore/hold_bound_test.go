@@ -60,8 +60,8 @@ func TestRecordsAreBounded(t *testing.T) {
 	must(t, b.pool, "do $$ begin for i in 1..9998 loop perform dipwell.hold('n', 'paid', 1, ttl => '1h', id => 'paid' || i); commit; end loop; end $$")
 	must(t, b.pool, "do $$ begin for i in 1..9998 loop perform dipwell.hold('fast', 'fast', 1, ttl => '1h', id => 'fast' || i); commit; end loop; end $$")
 	must(t, b.pool, "select dipwell.hold('n', 'free', 1, ttl => '1h', id => 'free1', plan => 'free'), dipwell.hold('slots', 'slots', 1, ttl => '1h', id => 'slots1')")
-	must(t, b.pool, `insert into dipwell.hold_parts (expires, due, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key, plan, call)
-		select expires, due, ttl, units, unit, tokens, case when free then i else 0 end, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, key || i, key, plan, call
+	must(t, b.pool, `insert into dipwell.hold_parts (expires, due, till, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key, plan, call)
+		select expires, due, till, ttl, units, unit, tokens, case when free then i else 0 end, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, key || i, key, plan, call
 		from dipwell.hold_parts, generate_series(2, 9998) i where id in ('free1', 'slots1')`)
 	must(t, b.pool, "update dipwell.buckets set used = 9998 where key = 'slots'")
 	settled := map[string]int{}

@@ -278,8 +278,8 @@ func pagesAfter(t *testing.T, pool *pgxpool.Pool, prepare []string) {
 		on conflict do nothing`, rows); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pool.Exec(t.Context(), `insert into dipwell.hold_parts (expires, due, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key)
-		select n, n, 60000000, l.unit, l.unit, 1, 0, 0, l.id, 1, 1, 1, true, false, false, false, false, l.name || i, 'held' || i
+	if _, err := pool.Exec(t.Context(), `insert into dipwell.hold_parts (expires, due, till, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key)
+		select n, n, n, 60000000, l.unit, l.unit, 1, 0, 0, l.id, 1, 1, 1, true, false, false, false, false, l.name || i, 'held' || i
 		from dipwell.limits l, generate_series(1, $1 / 8) i, (select dipwell_internal.now_us() + 86400000000 as n) c where l.name in ('user', 'slots')`, rows); err != nil {
 		t.Fatal(err)
 	}

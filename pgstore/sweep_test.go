@@ -398,8 +398,8 @@ func TestSweepKeepsUpWithHolds(t *testing.T) {
 	must(t, pool, "select dipwell.define('slots', burst => 10, algorithm => 'concurrency')")
 	pile := func() {
 		must(t, pool, "select dipwell.hold('slots', 'k', 1, interval '1 millisecond', gen_random_uuid()::text)")
-		must(t, pool, fmt.Sprintf(`insert into dipwell.hold_parts (expires, due, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key, cost)
-			select 1, 1, 1000, 1, 1, 1, 0, 0, l.id, 1, 1, 1, false, false, false, false, true, 'ended' || i, 'k', 1 from dipwell.limits l, generate_series(1, %d) i`, ended))
+		must(t, pool, fmt.Sprintf(`insert into dipwell.hold_parts (expires, due, till, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key, cost)
+			select 1, 1, 1, 1000, 1, 1, 1, 0, 0, l.id, 1, 1, 1, false, false, false, false, true, 'ended' || i, 'k', 1 from dipwell.limits l, generate_series(1, %d) i`, ended))
 	}
 	left := func() int {
 		return number(t, pool, "select count(*) from dipwell.hold_parts where live or due = 1")

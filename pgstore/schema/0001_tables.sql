@@ -178,7 +178,7 @@ create /*unlogged*/ table dipwell.hold_parts (
     cost     bigint,
     costs    bigint[],
     dropped  text collate "C",
-    till     bigint not null generated always as (case when keep then expires + least(greatest(ttl, 60000000), 3600000000) else expires end) stored,
+    till     bigint not null,
     primary key (id, part)
 ) with (vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 -- By till, which is due while the row is live: a plan made while the table was small would

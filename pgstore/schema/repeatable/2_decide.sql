@@ -474,8 +474,8 @@ begin
     insert into dipwell.buckets (used, ts, limit_id, version, key)
         select 0, 0, 0, 0, lpad(i::text, 500, '0') from generate_series(1, 200) i on conflict do nothing;
     delete from dipwell.buckets where limit_id = 0;
-    insert into dipwell.hold_parts (expires, due, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key)
-        select 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, false, false, false, false, false, lpad(i::text, 500, '0'), '' from generate_series(1, 200) i on conflict do nothing;
+    insert into dipwell.hold_parts (expires, due, till, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key)
+        select 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, false, false, false, false, false, lpad(i::text, 500, '0'), '' from generate_series(1, 200) i on conflict do nothing;
     delete from dipwell.hold_parts where limit_id = 0;
     if (select pg_has_role(c.relowner, 'usage') from pg_class c where c.oid = 'dipwell.buckets'::regclass) then
         analyze dipwell.buckets, dipwell.hold_parts; -- sessions plan again

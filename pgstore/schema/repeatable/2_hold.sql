@@ -233,8 +233,8 @@ begin
                         end if;
                         update dipwell.buckets x set due = least(x.due, h.expires) where x.limit_id = h.limit_id and x.key = h.key;
                     end if;
-                    insert into dipwell.hold_parts (expires, due, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key, plan, call)
-                        values (h.expires, dipwell_internal.hold_due(h.expires, ttl, units = 0 or l.on_expire = 'keep'), ttl, units, unit[i], h.cost, place, list, h.limit_id, i, k, h.takes,
+                    insert into dipwell.hold_parts (expires, due, till, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key, plan, call)
+                        values (h.expires, dipwell_internal.hold_due(h.expires, ttl, units = 0 or l.on_expire = 'keep'), dipwell_internal.hold_due(h.expires, ttl, l.on_expire = 'keep'), ttl, units, unit[i], h.cost, place, list, h.limit_id, i, k, h.takes,
                             units > 0, units = 0, l.on_expire is not distinct from 'keep', false, false, hold, h.key, h.plan, call_);
                 end if;
                 done[i] := h;
@@ -388,7 +388,7 @@ begin
         perform dipwell_internal.wrong(dipwell_internal.ttl_error(l, ttl)) from dipwell.limits l where l.id = p.limit_id;
         p.due := dipwell_internal.hold_due(n + ttl, p.ttl, p.keep or not p.live);
         update dipwell.buckets b set due = p.due where b.limit_id = p.limit_id and b.key = p.key and p.live and b.due > p.due;
-        update dipwell.hold_parts x set expires = n + extend_group.ttl, due = p.due where x.id = hold and x.part = p.part;
+        update dipwell.hold_parts x set expires = n + extend_group.ttl, due = p.due, till = p.due where x.id = hold and x.part = p.part;
     end loop;
     select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
     return query select * from dipwell_internal.hold_state(ps, false, at);

@@ -88,12 +88,12 @@ begin
     if x.used is null then
         return null;
     end if;
-    insert into dipwell.hold_parts (expires, due, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key)
-        values (x.at + hold_one.ttl, x.at + r.due - n, hold_one.ttl, hold_one.cost * r.unit, r.unit, hold_one.cost, coalesce(x.number, 0), coalesce(x.mark, 0), r.id, 1, 1, 1, true, false, r.keep, false, false, hold_one.hold, of_key)
+    insert into dipwell.hold_parts (expires, due, till, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key)
+        values (x.at + hold_one.ttl, x.at + r.due - n, x.at + r.due - n, hold_one.ttl, hold_one.cost * r.unit, r.unit, hold_one.cost, coalesce(x.number, 0), coalesce(x.mark, 0), r.id, 1, 1, 1, true, false, r.keep, false, false, hold_one.hold, of_key)
         on conflict do nothing;
     if found then
         return (true, false, false, cost, greatest(r.cap - x.used, 0) / r.unit, 0::bigint,
-            case when r.plain then dipwell_internal.plain_reset(x.used, x.ts, x.at, r.every, r.add, r.grid) else dipwell_internal.hold_reset(r.id, of_key, x.at) end,
+            case when r.plain then greatest(dipwell_internal.plain_reset(x.used, x.ts, x.at, r.every, r.add, r.grid), 0) else dipwell_internal.hold_reset(r.id, of_key, x.at) end,
             x.used, x.ts, r.version, false, r.id, of_key, 1, cost, x.at + ttl, false, null::text, null::text, null::jsonb);
     end if;
     -- The id is in use: what was charged is given back while the row is still locked.
@@ -222,41 +222,38 @@ end $$;
 create function dipwell_internal.settle_one(hold text, cost bigint, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
 declare
     n    bigint;
-    p    record;
-    r    record;
-    b    record;
+    x    record;
     list bigint[];
 begin
-    select x.limit_id, x.key, x.number, x.mark, x.units, x.unit, x.expires, x.takes, coalesce(settle_one.cost, x.tokens) as cost, dipwell_internal.hold_stays(x.ttl) as stays into p
-        from dipwell.hold_parts x where x.id = hold and x.part = 1 and x.parts = 1 and x.takes = 1 and x.plan is null and coalesce(x.live, false)
-            and (settle_one.cost is null or settle_one.cost between 0 and x.tokens or x.number = 0 and settle_one.cost > 0);
-    if found then
-        select l.unit, l.every, l.add, l.cap, l.ticks, l.version, l.grid + case when l.spread then dipwell_internal.key_offset(l.name, p.key, l.every) else 0 end as grid into r
-            from dipwell.limits l where l.id = p.limit_id and l.unit = p.unit and (p.number = 0 or l.plain or l.spread);
-        select y.used, y.ts, y.lows, y.low, y.due into b from dipwell.buckets y where y.limit_id = p.limit_id and y.key = p.key and y.version = r.version
-                and (p.number = 0 or y.lows[1] = p.mark and y.lows[4] = 0) for no key update;
-        n := coalesce(at, dipwell_internal.now_us());
-        if found and p.expires > n and (b.due <= n) is not true then
-            if p.number = 0 then
-                b.used := greatest(b.used - p.units, 0);
-            else
-                b.used := dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks);
-                b.ts := greatest(n, b.ts);
-                list := dipwell_internal.lows_settle(b.lows, least(b.low, b.used), p.number, p.units - p.cost * r.unit);
-                b.used := b.used - list[1];
-                list := case when b.lows[3] > 1 then list[2:] end;
-            end if;
-            update dipwell.hold_parts x set live = false, settled = true, cost = p.cost, due = n + p.stays
-                where x.id = hold and x.part = 1 and coalesce(x.live, false) and x.expires = p.expires;
-            if found then
-                update dipwell.buckets y set used = b.used, ts = b.ts, lows = list[:cardinality(list) - 1], low = list[cardinality(list)],
-                        due = case when list is not null or p.number = 0 and b.used > 0 then y.due end
-                    where y.limit_id = p.limit_id and y.key = p.key;
-                return (true, false, false, p.cost, greatest(r.cap - b.used, 0) / r.unit, 0::bigint,
-                    case when b.used = 0 then 0 when p.number = 0 then coalesce(dipwell_internal.hold_reset(p.limit_id, p.key, n), 0)
-                        else dipwell_internal.plain_reset(b.used, b.ts, n, r.every, r.add, r.grid) end,
-                    b.used, b.ts, r.version, false, p.limit_id, p.key, p.takes, p.cost, p.expires, false, null::text, null::text, null::jsonb);
-            end if;
+    select p.*, l.*, b.* into x
+        from (select y.limit_id, y.key, y.number, y.mark, y.units, y.unit, y.expires, y.takes, coalesce(settle_one.cost, y.tokens) as cost, dipwell_internal.hold_stays(y.ttl) as stays
+            from dipwell.hold_parts y where y.id = hold and y.part = 1 and y.parts = 1 and y.takes = 1 and y.plan is null and coalesce(y.live, false)
+                and (settle_one.cost is null or settle_one.cost between 0 and y.tokens or y.number = 0 and settle_one.cost > 0) limit 1) p
+        cross join lateral (select y.every, y.add, y.cap, y.ticks, y.version, y.grid + case when y.spread then dipwell_internal.key_offset(y.name, p.key, y.every) else 0 end as grid
+            from dipwell.limits y where y.id = p.limit_id and y.unit = p.unit and (p.number = 0 or y.plain or y.spread) limit 1) l
+        cross join lateral (select y.used, y.ts, y.lows, y.low, y.due from dipwell.buckets y
+            where y.limit_id = p.limit_id and y.key = p.key and y.version = l.version and (p.number = 0 or y.lows[1] = p.mark and y.lows[4] = 0) limit 1 for no key update) b;
+    n := coalesce(at, dipwell_internal.now_us());
+    if x.expires > n and (x.due <= n) is not true then
+        if x.number = 0 then
+            x.used := greatest(x.used - x.units, 0);
+        else
+            x.used := dipwell_internal.plain_used(x.used, x.ts, n, x.every, x.add, x.grid, x.ticks);
+            x.ts := greatest(n, x.ts);
+            list := dipwell_internal.lows_settle(x.lows, least(x.low, x.used), x.number, x.units - x.cost * x.unit);
+            x.used := x.used - list[1];
+            list := case when x.lows[3] > 1 then list[2:] end;
+        end if;
+        update dipwell.hold_parts y set live = false, settled = true, cost = x.cost, due = n + x.stays
+            where y.id = hold and y.part = 1 and coalesce(y.live, false) and y.expires = x.expires;
+        if found then
+            update dipwell.buckets y set used = x.used, ts = x.ts, lows = list[:cardinality(list) - 1], low = list[cardinality(list)],
+                    due = case when list is not null or x.number = 0 and x.used > 0 then y.due end
+                where y.limit_id = x.limit_id and y.key = x.key;
+            return (true, false, false, x.cost, greatest(x.cap - x.used, 0) / x.unit, 0::bigint,
+                case when x.used = 0 then 0 when x.number = 0 then coalesce(dipwell_internal.hold_reset(x.limit_id, x.key, n), 0)
+                    else dipwell_internal.plain_reset(x.used, x.ts, n, x.every, x.add, x.grid) end,
+                x.used, x.ts, x.version, false, x.limit_id, x.key, x.takes, x.cost, x.expires, false, null::text, null::text, null::jsonb);
         end if;
     end if;
     return null;
