@@ -266,12 +266,15 @@ func TestHoldsTogether(t *testing.T) {
 		holds.Groups = append(holds.Groups, store.Group{Ops: []store.Op{{Def: def, Key: fmt.Sprint("k", i%40), Cost: 3}}, Hold: &store.HoldCall{Verb: store.MakeHold, ID: id, TTL: 3600e6}})
 		settles.Groups = append(settles.Groups, store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: id, Costs: []int64{1}}})
 	}
+	settles.Groups = append(settles.Groups, store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: "unknown"}})
 	for _, b := range []*store.Batch{&holds, &settles} {
 		if err := s.Apply(ctx, b); err != nil {
 			t.Fatal(err)
 		}
 		for i := range b.Groups {
-			if g := &b.Groups[i]; g.Err != nil || !g.Allowed || g.Hold.Repeated || len(g.Ops) != 1 {
+			if g := &b.Groups[i]; i == n && errors.Is(g.Err, store.ErrUnknownHold) {
+				continue
+			} else if g.Err != nil || !g.Allowed || g.Hold.Repeated || len(g.Ops) != 1 || g.Ops[0].Key != fmt.Sprint("k", i%40) {
 				t.Errorf("%+v: %v", g, g.Err)
 			}
 		}

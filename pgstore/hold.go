@@ -16,13 +16,21 @@ import (
 const heldColumns = `h.allowed, h.never, h.shadow, h.granted, coalesce(h.remaining, 0), h.retry, coalesce(h.reset, 0), h.used, h.ts, h.version, coalesce(h.bound, false),
     h.limit_id, h.key, h.takes, h.cost, coalesce(h.expires, 0), h.repeated, coalesce(h.plan, ''), h.row_plan, h.row_override`
 
-// holdOneSQL and settleOneSQL decide the most common calls, and return no row for all others.
+// holdOneSQL and settleOneSQL decide the most common calls, any number of them, and return
+// no row for all others. A list is passed through a subquery: if the planner could see its
+// length, it would plan each execution again.
 const (
-	holdOneSQL    = `select ` + heldColumns + ` from dipwell_internal.hold_one($1::text, $2::text, $3::bigint, $4::bigint, $5::text, $6::bigint) h where h.allowed`
-	settleOneSQL  = `select ` + heldColumns + ` from dipwell_internal.settle_one($1::text, $2::bigint, $3::bigint) h where h.allowed`
-	makeHoldSQL   = `select ` + heldColumns + ` from dipwell_internal.hold_group($1::int[], $2::text[], $3::bigint[], $4::int[], $5::text, $6::bigint, $7::bigint, $8::text[], $9::bigint[]) h`
-	settleHoldSQL = `select ` + heldColumns + ` from dipwell_internal.settle_group($1::text, $2::bigint[], $3::bigint) h`
-	extendHoldSQL = `select ` + heldColumns + ` from dipwell_internal.extend_group($1::text, $2::bigint, $3::bigint) h`
+	holdOneSQL = `select ` + heldColumns + `, x.i from (
+    select q.i, dipwell_internal.hold_one(q.limit_name, q.key, q.cost, q.ttl, q.hold, $6::bigint) as h
+    from unnest((select $1::text[]), (select $2::text[]), (select $3::bigint[]), (select $4::bigint[]), (select $5::text[])) with ordinality q (limit_name, key, cost, ttl, hold, i) offset 0) x
+cross join lateral (select (x.h).*) h where h.allowed`
+	settleOneSQL = `select ` + heldColumns + `, x.i from (
+    select q.i, dipwell_internal.settle_one(q.hold, q.cost, $3::bigint) as h
+    from unnest((select $1::text[]), (select $2::bigint[])) with ordinality q (hold, cost, i) offset 0) x
+cross join lateral (select (x.h).*) h where h.allowed`
+	makeHoldSQL   = `select ` + heldColumns + `, 1 from dipwell_internal.hold_group($1::int[], $2::text[], $3::bigint[], $4::int[], $5::text, $6::bigint, $7::bigint, $8::text[], $9::bigint[]) h`
+	settleHoldSQL = `select ` + heldColumns + `, 1 from dipwell_internal.settle_group($1::text, $2::bigint[], $3::bigint) h`
+	extendHoldSQL = `select ` + heldColumns + `, 1 from dipwell_internal.extend_group($1::text, $2::bigint, $3::bigint) h`
 	keyHoldsSQL   = `select p.id, p.tokens, p.expires from dipwell.hold_parts p
 where p.limit_id = $1 and p.key = $2 and p.live and p.expires > coalesce($3::bigint, dipwell_internal.now_us()) order by p.expires, p.id`
 )
@@ -41,12 +49,13 @@ type held struct {
 	plan     string // named by the call
 	decided  *string
 	override []byte
+	place    int // of the call in its list, from 1
 }
 
 func readHeld(rows pgx.Rows) (all []held, err error) {
 	var h held
 	_, err = pgx.ForEachRow(rows, []any{&h.Allowed, &h.Never, &h.Shadow, &h.Granted, &h.Remaining, &h.Retry, &h.Reset, &h.used, &h.ts, &h.version, &h.Bound,
-		&h.id, &h.key, &h.takes, &h.cost, &h.expires, &h.repeated, &h.plan, &h.decided, &h.override}, func() error {
+		&h.id, &h.key, &h.takes, &h.cost, &h.expires, &h.repeated, &h.plan, &h.decided, &h.override, &h.place}, func() error {
 		all = append(all, h)
 		return nil
 	})
@@ -68,22 +77,14 @@ type statement struct {
 	args []any
 }
 
-// heldStatements returns the statement that decides a hold, settle or extend, and before it
-// the one that decides the most common calls with less work.
-func (s functions) heldStatements(g *store.Group, known []*entry) (first, all statement) {
+// heldStatement returns the statement that decides any hold, settle or extend.
+func (s functions) heldStatement(g *store.Group, known []*entry) statement {
 	c := g.Hold
 	switch c.Verb {
 	case store.ExtendHold:
-		return first, statement{extendHoldSQL, []any{c.ID, c.TTL, s.testNow()}}
+		return statement{extendHoldSQL, []any{c.ID, c.TTL, s.testNow()}}
 	case store.SettleHold:
-		if len(c.Costs) <= 1 {
-			var cost *int64
-			if len(c.Costs) == 1 {
-				cost = &c.Costs[0]
-			}
-			first = statement{settleOneSQL, []any{c.ID, cost, s.testNow()}}
-		}
-		return first, statement{settleHoldSQL, []any{c.ID, c.Costs, s.testNow()}}
+		return statement{settleHoldSQL, []any{c.ID, c.Costs, s.testNow()}}
 	}
 	n := len(g.Ops)
 	ids, keys, costs, takes := make([]int32, n), make([]string, n), make([]int64, n), make([]int32, n)
@@ -95,10 +96,39 @@ func (s functions) heldStatements(g *store.Group, known []*entry) (first, all st
 			plans[i] = &op.Def.Plan
 		}
 	}
-	if op := &g.Ops[0]; n == 1 && op.Takes == 1 && op.Floor == 0 && op.Def.Plan == "" && s.overridden.of(known[0], op.Key) == nil {
-		first = statement{holdOneSQL, []any{op.Def.Name, nullIf(op.Key, ""), op.Cost, c.TTL, c.ID, s.testNow()}}
+	return statement{makeHoldSQL, []any{ids, keys, costs, takes, c.ID, c.TTL, s.testNow(), plans, floors}}
+}
+
+// mayBePlain reports whether holdOneSQL or settleOneSQL may decide a call.
+func (s functions) mayBePlain(g *store.Group, known []*entry) bool {
+	switch g.Hold.Verb {
+	case store.ExtendHold:
+		return false
+	case store.SettleHold:
+		return len(g.Hold.Costs) <= 1
 	}
-	return first, statement{makeHoldSQL, []any{ids, keys, costs, takes, c.ID, c.TTL, s.testNow(), plans, floors}}
+	op := &g.Ops[0]
+	return len(g.Ops) == 1 && op.Takes == 1 && op.Floor == 0 && op.Def.Plan == "" && s.overridden.of(known[0], op.Key) == nil
+}
+
+// plainStatement returns the statement that makes plain holds, or settles holds, with less
+// work than heldStatement.
+func (s functions) plainStatement(groups []*store.Group) statement {
+	n := len(groups)
+	limits, keys, ids, costs, ttls := make([]string, n), make([]*string, n), make([]string, n), make([]*int64, n), make([]int64, n)
+	for i, g := range groups {
+		c := g.Hold
+		if ids[i], ttls[i] = c.ID, c.TTL; c.Verb == store.MakeHold {
+			op := &g.Ops[0]
+			limits[i], keys[i], costs[i] = op.Def.Name, nullIf(op.Key, ""), &op.Cost
+		} else if len(c.Costs) > 0 {
+			costs[i] = &c.Costs[0]
+		}
+	}
+	if groups[0].Settles() {
+		return statement{settleOneSQL, []any{ids, costs, s.testNow()}}
+	}
+	return statement{holdOneSQL, []any{limits, keys, costs, ttls, ids, s.testNow()}}
 }
 
 // hold makes, settles or extends a hold.
@@ -106,13 +136,12 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 	if err := checkHold(g); err != nil {
 		return err
 	}
-	first, all := s.heldStatements(g, known)
-	if first.sql != "" {
-		if answers, err := s.askHeld(ctx, first); err != nil || len(answers) > 0 {
+	if s.mayBePlain(g, known) {
+		if answers, err := s.askHeld(ctx, s.plainStatement([]*store.Group{g})); err != nil || len(answers) > 0 {
 			return s.answerHeld(ctx, g, answers, err)
 		}
 	}
-	answers, err := s.askHeld(ctx, all)
+	answers, err := s.askHeld(ctx, s.heldStatement(g, known))
 	return s.answerHeld(ctx, g, answers, err)
 }
 

@@ -25,17 +25,17 @@ func firstKey(g *store.Group) string {
 	return g.Ops[0].Key
 }
 
-// A question is the statement that decides a group.
+// A question is a statement of a pipeline.
 type question struct {
-	g *store.Group
 	statement
-	held []held // the answers, if it is about a hold
-	err  error  // what its answer says is wrong with it alone; the transaction goes on
+	of   []*store.Group // that it decides; none: it locks their rows
+	held []held         // the answers about holds
+	err  error          // what its answer says is wrong with it alone; the transaction goes on
 }
 
-// decidePipelined decides groups that need the functions, with one statement for each, in one
-// round trip. A transaction decides several of them, after one statement that locks their rows
-// in the order in which others lock them. It returns the groups that must be decided in another
+// decidePipelined decides groups that need the functions, with one statement for each, and one
+// for all plain holds, in one round trip. A transaction decides several of them, after one
+// statement that locks their rows in the order in which others lock them. It returns the groups that must be decided in another
 // way, or again: among them are those of transactions that the server has rolled back because of
 // one group.
 func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
@@ -43,13 +43,12 @@ func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) (res
 		return groups
 	}
 	slices.SortStableFunc(groups, func(a, b *store.Group) int { return cmp.Compare(firstKey(a), firstKey(b)) })
-	asked, rest := s.questions(ctx, groups)
+	sent, rest := s.questions(ctx, groups)
 	conn, release := s.pipelineConn(ctx)
-	if conn == nil || len(asked) < 2 {
+	if conn == nil || len(groups)-len(rest) < 2 {
 		release()
 		return groups
 	}
-	sent := slices.Collect(slices.Chunk(asked, maxTogether))
 	messages, err := s.encode(ctx, conn, sent)
 	if err != nil {
 		release()
@@ -75,11 +74,12 @@ func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) (res
 	release()
 	for i, part := range sent {
 		rolledBack, locked := err == nil && hadNoEffect(errs[i]), codeOf(errs[i]) == codeLocked
-		for j := range part {
-			q := &part[j]
-			alone := rolledBack && (!locked || !s.inLane && q.g.Settles()) // decideUnlocked decides those whose rows are free
-			if alone || !s.finish(ctx, q, errs[i]) {
-				rest = append(rest, q.g)
+		for _, q := range part {
+			for j, g := range q.of {
+				alone := rolledBack && (!locked || !s.inLane && g.Settles()) // decideUnlocked decides those whose rows are free
+				if alone || !s.finish(ctx, g, q.heldOf(j), cmp.Or(errs[i], q.err)) {
+					rest = append(rest, g)
+				}
 			}
 		}
 	}
@@ -88,18 +88,14 @@ func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) (res
 
 // finish sets the answer or the error of a group whose transaction ended with err. It returns
 // false if the group must be decided in another way, or again.
-func (s *Store) finish(ctx context.Context, q *question, err error) (done bool) {
-	g := q.g
-	if err == nil {
-		err = q.err
-	}
+func (s *Store) finish(ctx context.Context, g *store.Group, answers []held, err error) (done bool) {
 	switch {
 	case err == nil && g.Hold == nil:
 		g.Err = nil
-	case err == nil && len(q.held) == 0:
+	case err == nil && len(answers) == 0:
 		return false
 	case err == nil:
-		g.Err = functions{s}.answerHeld(ctx, g, q.held, nil)
+		g.Err = functions{s}.answerHeld(ctx, g, answers, nil)
 	case errors.Is(err, store.ErrStaleDefinition), retryable(err) && s.autocommit():
 		g.Err = err
 		return false
@@ -109,6 +105,16 @@ func (s *Store) finish(ctx context.Context, q *question, err error) (done bool) 
 		g.Err = decideError(err, writes(g))
 	}
 	return true
+}
+
+// heldOf returns the answers for the group i of a question.
+func (q *question) heldOf(i int) (answers []held) {
+	for _, h := range q.held {
+		if h.place == i+1 {
+			answers = append(answers, h)
+		}
+	}
+	return answers
 }
 
 // pipelineConn returns a connection for several statements, or nil if
@@ -124,44 +130,61 @@ func (s *Store) pipelineConn(ctx context.Context) (conn *pgx.Conn, release func(
 	return conn, release
 }
 
-// questions returns the statements of the groups that functions should decide, and the other
-// groups.
-func (s *Store) questions(ctx context.Context, groups []*store.Group) (asked []question, rest []*store.Group) {
-	for _, g := range groups {
-		if q := (question{g: g}); s.ask(ctx, &q) {
-			asked = append(asked, q)
-		} else {
-			rest = append(rest, g)
+// questions returns the statements of the transactions that decide groups, and the groups
+// that functions should not decide.
+func (s *Store) questions(ctx context.Context, groups []*store.Group) (transactions [][]question, rest []*store.Group) {
+	for part := range slices.Chunk(groups, maxTogether) {
+		asked := make([]question, 1)
+		var holds, settles []*store.Group // that are plain
+		for _, g := range part {
+			switch q, ok := s.ask(ctx, g); {
+			case !ok:
+				rest = append(rest, g)
+			case q.sql != "":
+				asked = append(asked, question{statement: q, of: []*store.Group{g}})
+			case g.Settles():
+				settles = append(settles, g)
+			default:
+				holds = append(holds, g)
+			}
+		}
+		for _, of := range [][]*store.Group{holds, settles} {
+			if len(of) > 0 {
+				asked = append(asked, question{statement: functions{s}.plainStatement(of), of: of})
+			}
+		}
+		if len(asked) > 1 {
+			asked[0].statement = s.lockStatement(asked)
+			transactions = append(transactions, asked)
 		}
 	}
-	return asked, rest
+	return transactions, rest
 }
 
-func (s *Store) ask(ctx context.Context, q *question) bool {
-	g := q.g
+// ask returns the statement that decides a group, or none if it is a plain hold, which is
+// decided together with others.
+func (s *Store) ask(ctx context.Context, g *store.Group) (q statement, ok bool) {
 	var known [store.MaxTakes]*entry
 	switch {
 	case g.Cancel, g.Hold != nil && checkHold(g) != nil, g.Settles() && s.hear(ctx) != nil, !g.Settles() && s.resolve(ctx, g, known[:]) != nil:
-		return false
+		return q, false
 	case g.Hold != nil:
 		for i := range g.Ops {
 			if g.Ops[i].Def.CheckVerb(g.Ops[i].Verb, true) != nil {
-				return false
+				return q, false
 			}
 		}
-		first, all := functions{s}.heldStatements(g, known[:])
-		if q.statement = first; first.sql == "" {
-			q.statement = all
+		if !(functions{s}).mayBePlain(g, known[:]) {
+			q = functions{s}.heldStatement(g, known[:])
 		}
-		return true
+		return q, true
 	}
 	// A check would see what other groups of its transaction have changed before calls of
 	// other transactions do.
 	if op := &g.Ops[0]; op.Verb == store.VerbCheck || op.Def.Algorithm == store.Concurrency || len(g.Ops) == 1 && op.Verb == store.VerbTake && !op.Def.Rule.Leaky && !op.Def.Rule.Sliding {
-		return false
+		return q, false
 	}
-	q.statement = statement{decideSQL, s.decideArgs(g, known[:len(g.Ops)])}
-	return true
+	return statement{decideSQL, s.decideArgs(g, known[:len(g.Ops)])}, true
 }
 
 // lockRowsSQL locks the rows of groups, in the order in which all statements lock them, and
@@ -186,11 +209,7 @@ type message struct {
 func (s *Store) encode(ctx context.Context, conn *pgx.Conn, transactions [][]question) (messages [][]message, err error) {
 	for _, part := range transactions {
 		var of []message
-		statements := []statement{s.lockStatement(part)}
-		for i := range part {
-			statements = append(statements, part[i].statement)
-		}
-		for _, q := range statements {
+		for _, q := range part {
 			prepared, err := conn.Prepare(ctx, q.sql, q.sql)
 			if err != nil {
 				return nil, err
@@ -210,33 +229,30 @@ func (s *Store) lockStatement(part []question) statement {
 	var ids []int32
 	var keys, holds []string
 	for _, q := range part {
-		if q.g.Settles() {
-			holds = append(holds, q.g.Hold.ID)
-		}
-		for i := range q.g.Ops {
-			op := &q.g.Ops[i]
-			if e, err := s.limits.entryOf(op.Def); err == nil && op.Verb != store.VerbCheck {
-				ids, keys = append(ids, e.id), append(keys, op.Key)
+		for _, g := range q.of {
+			if g.Settles() {
+				holds = append(holds, g.Hold.ID)
+			}
+			for i := range g.Ops {
+				op := &g.Ops[i]
+				if e, err := s.limits.entryOf(op.Def); err == nil && op.Verb != store.VerbCheck {
+					ids, keys = append(ids, e.id), append(keys, op.Key)
+				}
 			}
 		}
 	}
 	return statement{lockRowsSQL, []any{ids, keys, holds}}
 }
 
-// readTransaction reads the answers of a transaction's groups, to its end.
+// readTransaction reads the answers of a transaction's questions, to its end.
 func readTransaction(p *pgconn.Pipeline, conn *pgx.Conn, part []question) (failed error) {
-	for i := -1; ; { // the first answer is that of the statement that locks
+	for i := 0; ; {
 		next, err := p.GetResults()
 		switch next := next.(type) {
 		case *pgconn.ResultReader:
-			if rows := pgx.RowsFromResultReader(conn.TypeMap(), next); i < 0 {
-				rows.Close()
-				err = rows.Err()
-			} else {
-				err = part[i].read(rows)
-				if codeOf(err) == "" && !conn.IsClosed() {
-					part[i].err, err = err, nil
-				}
+			err = part[i].read(pgx.RowsFromResultReader(conn.TypeMap(), next))
+			if codeOf(err) == "" && !conn.IsClosed() {
+				part[i].err, err = err, nil
 			}
 			i++
 		case *pgconn.PipelineSync:
@@ -254,8 +270,12 @@ func readTransaction(p *pgconn.Pipeline, conn *pgx.Conn, part []question) (faile
 }
 
 func (q *question) read(rows pgx.Rows) (err error) {
-	if q.g.Hold == nil {
-		return readDecided(rows, q.g)
+	switch {
+	case len(q.of) == 0:
+		rows.Close()
+		return rows.Err()
+	case q.of[0].Hold == nil:
+		return readDecided(rows, q.of[0])
 	}
 	q.held, err = readHeld(rows)
 	return err
