@@ -144,7 +144,7 @@ func (p *pipeline) openSet(row string, rows, costs int, known ...*entry) *setCal
 		if p.open == nil {
 			p.open = map[uint16]*setCall{}
 		}
-		q = newSetCall(p.s)
+		q = &setCall{s: p.s}
 		p.open[at] = q
 	}
 	return q
@@ -167,11 +167,10 @@ func (p *pipeline) slot(row string) uint16 {
 // sendSet adds the call to the pipeline.
 func (p *pipeline) sendSet(q *setCall) {
 	p.add(q.call(p.ctx), func(c call, err error) {
-		defer q.free()
 		switch {
 		case len(q.groups) > 1 && replied(err, "OOM "), // some of them may need no memory
 			len(q.rows) > 1 && replied(err, "TRYAGAIN "): // the slot is being migrated and some rows have moved
-			p.single = append(p.single, slices.Clone(q.groups))
+			p.single = append(p.single, q.groups)
 			return
 		}
 		var rest []*store.Group
@@ -182,7 +181,7 @@ func (p *pipeline) sendSet(q *setCall) {
 			failGroups(q.groups, err)
 		}
 		if len(rest) > 0 {
-			p.single = append(p.single, slices.Clone(rest))
+			p.single = append(p.single, rest)
 		}
 	})
 }

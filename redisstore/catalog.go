@@ -34,9 +34,8 @@ type limits struct {
 
 var _ catalog.Backend = (*limits)(nil)
 
-// An entry is a limit, with those arguments of its scripts that never change.
+// An entry is a limit, with what its scripts need of it.
 type entry struct {
-	constArgs
 	def   *store.Definition
 	names *names
 	begin string // start of its buckets' names
@@ -249,7 +248,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 }
 
 func (l *limits) newEntry(d *store.Definition) *entry {
-	e := &entry{constArgs: newConstArgs(d), def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name), until: "",
+	e := &entry{def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name), until: "",
 		even: d.Even() && d.Mode <= store.Shadow}
 	for _, p := range d.Plans.All() {
 		if plan := d.WithPlan(p.Name); plan != nil {

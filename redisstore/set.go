@@ -7,7 +7,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
@@ -52,24 +51,6 @@ type setRow struct {
 	state   store.State
 	skipped bool // not decided, because the row has another version or records, or is not a bucket
 	written bool
-}
-
-// setPool recycles setCalls.
-var setPool = sync.Pool{New: func() any { return new(setCall) }}
-
-func newSetCall(s *Store) *setCall {
-	q := setPool.Get().(*setCall)
-	q.s = s
-	return q
-}
-
-// free recycles a call whose answers were filled in.
-func (q *setCall) free() {
-	clear(q.rows)
-	clear(q.limits)
-	clear(q.groups)
-	*q = setCall{rows: q.rows[:0], limits: q.limits[:0], requests: packed{b: q.requests.b[:0]}, groups: q.groups[:0], opRows: q.opRows[:0]}
-	setPool.Put(q)
 }
 
 // fits reports whether there is room for a group, or for the calls of a row.

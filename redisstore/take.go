@@ -3,25 +3,10 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/dipwell/dipwell/store"
 )
-
-// constArgs are script arguments that never change, converted once.
-type constArgs struct {
-	version, add any
-	one, room    any // the units of a cost of 1, and how many may be used before
-}
-
-func newConstArgs(d *store.Definition) constArgs {
-	r := &d.Rule
-	n := func(i int64) any { return strconv.FormatInt(i, 10) }
-	return constArgs{strconv.FormatUint(uint64(d.Number), 10), n(r.Add), n(r.Unit), n(r.Cap - r.Unit)}
-}
-
-var boxedOne, boxedTwo any = "1", "2"
 
 // canTakeOne reports whether take_one.lua can decide the op: a bucket that
 // refills continuously, and a verb that takes its whole cost or nothing.
@@ -37,17 +22,15 @@ func (e *entry) canTakeOne(op *store.Op) bool {
 // the op needs more than to take its whole cost or nothing.
 func (s *Store) take(ctx context.Context, g *store.Group, e *entry) (done bool, err error) {
 	op := &g.Ops[0]
-	args := make([]any, 4, 9)
-	args[2], args[3] = boxedOne, e.row(op.Key)
-	if e.override != nil {
-		args[2], args = boxedTwo, append(args, args[3])
+	units, room := takeArgs(op)
+	if units == 0 {
+		room = -1 // it takes nothing and only answers
 	}
-	units, room := e.one, e.room
-	if op.Cost != 1 || op.Floor > 0 || op.Fraction > 0 || op.Verb == store.VerbCheck {
-		units, room = takeOneArgs(op)
-	}
-	if args = append(args, e.version, e.add, units, room); e.override != nil {
-		args = append(args, e.until)
+	args, name := append(make([]any, 0, 10), nil, nil), e.row(op.Key)
+	if e.override == nil {
+		args = append(args, 1, name, op.Def.Number, op.Def.Rule.Add, units, room)
+	} else {
+		args = append(args, 2, name, name, op.Def.Number, op.Def.Rule.Add, units, room, e.until)
 	}
 	c, err := s.process(ctx, newCall(ctx, s.scripts.takeOne, op.Verb != store.VerbCheck, s.withClock(args)))
 	if err != nil || strings.HasPrefix(c.str(), "-") {
@@ -76,20 +59,10 @@ func boundByHolds(op *store.Op, row *store.State) {
 	}
 }
 
-// takeOneArgs returns the units that an op takes, and how many may be used
-// before it. With a room of -1 the script takes nothing and only answers.
-func takeOneArgs(op *store.Op) (units, room int64) {
-	if op.Cost == 0 || op.Verb == store.VerbCheck {
-		return 0, -1
-	}
-	return takeArgs(op)
-}
-
 // decideBySet decides a group by set.lua. If done is false, the script did
 // nothing.
 func (s *Store) decideBySet(ctx context.Context, g *store.Group, known []*entry) (done bool, err error) {
-	q := newSetCall(s)
-	defer q.free()
+	q := &setCall{s: s}
 	q.addGroup(g, known)
 	c := q.call(ctx)
 	c.divisible = false
