@@ -79,9 +79,9 @@ func layers(t *testing.T, now *int64) (s store.Store, closeAll func()) {
 	}
 	model := limittest.NewModel(func() int64 { return *now })
 	put(coalesce.New(store.Lanes{Stores: []store.Store{model, model}}, coalesce.Config{}))
-	put(away.NewBreaker(s, away.BreakerConfig{}))
+	put(away.NewBreaker(s, away.BreakerConfig{}), nil)
 	put(denycache.New(s, denycache.Config{Clock: clock, MaxAge: time.Hour}))
-	put(lease.New(s, lease.Config{}))
+	put(lease.New(s, lease.Config{}), nil)
 	put(away.NewFallback(s, away.FallbackConfig{Clock: clock, MaxKeys: 1000}))
 	return s, func() {
 		for _, c := range slices.Backward(opened) {

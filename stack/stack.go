@@ -146,10 +146,7 @@ func (t *Stack) build(ctx context.Context, s store.Store, o *Options) error {
 		return err
 	}
 	if o.Breaker {
-		b, err := away.NewBreaker(t.Store, away.BreakerConfig{OnChange: o.OnBreaker})
-		if err != nil {
-			return err
-		}
+		b := away.NewBreaker(t.Store, away.BreakerConfig{OnChange: o.OnBreaker})
 		t.put(b, b.Close)
 	}
 	if o.DenyMaxAge != 0 {
@@ -160,10 +157,7 @@ func (t *Stack) build(ctx context.Context, s store.Store, o *Options) error {
 		t.put(d, nil)
 	}
 	if o.Leases && !store.AbilitiesOf(s).InProcess {
-		l, err := lease.New(t.Store, lease.Config{})
-		if err != nil {
-			return err
-		}
+		l := lease.New(t.Store, lease.Config{})
 		t.put(l, l.Close)
 	}
 	if o.Fallback {

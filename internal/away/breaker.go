@@ -3,6 +3,7 @@
 package away
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,21 +90,11 @@ type probeTarget struct {
 var _ store.Store = (*Breaker)(nil)
 
 // NewBreaker returns a breaker in front of inner. Close stops its probes.
-func NewBreaker(inner store.Store, c BreakerConfig) (*Breaker, error) {
-	if inner == nil {
-		return nil, errors.New("breaker: the inner store is nil")
-	}
-	if err := c.check(); err != nil {
-		return nil, err
-	}
+func NewBreaker(inner store.Store, c BreakerConfig) *Breaker {
+	c.Failures, c.Patience = cmp.Or(c.Failures, defaultFailures), cmp.Or(c.Patience, defaultPatience)
+	c.Timeout, c.Pause = cmp.Or(c.Timeout, max(defaultTimeout, c.Patience)), cmp.Or(c.Pause, defaultPause)
 	s := &Breaker{inner: inner, BreakerConfig: c}
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	s.useSystem()
-	return s, nil
-}
-
-// useSystem sets the functions that the configuration leaves to this machine.
-func (s *Breaker) useSystem() {
 	if s.Clock == nil {
 		began := time.Now()
 		s.Clock = func() time.Duration { return time.Since(began) }
@@ -117,32 +108,7 @@ func (s *Breaker) useSystem() {
 	if s.Sleep == nil {
 		s.Sleep = background.Sleep
 	}
-}
-
-func (c *BreakerConfig) check() error {
-	if c.Failures == 0 {
-		c.Failures = defaultFailures
-	}
-	if c.Patience == 0 {
-		c.Patience = defaultPatience
-	}
-	if c.Timeout == 0 {
-		c.Timeout = max(defaultTimeout, c.Patience)
-	}
-	if c.Pause == 0 {
-		c.Pause = defaultPause
-	}
-	switch {
-	case c.Failures < 0:
-		return fmt.Errorf("breaker: Failures %d is negative", c.Failures)
-	case c.Patience < 0:
-		return fmt.Errorf("breaker: Patience %v is negative", c.Patience)
-	case c.Timeout < c.Patience:
-		return fmt.Errorf("breaker: Timeout %v is less than Patience %v", c.Timeout, c.Patience)
-	case c.Pause < 0:
-		return fmt.Errorf("breaker: Pause %v is negative", c.Pause)
-	}
-	return nil
+	return s
 }
 
 // Abilities returns those of the inner store, except Quick and Lanes. While the breaker is

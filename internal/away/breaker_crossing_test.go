@@ -11,8 +11,7 @@ import (
 // TestEveryFieldCrosses checks calls while the breaker is closed.
 func TestEveryFieldCrosses(t *testing.T) {
 	limittest.Crossing{Wrap: func(inner store.Store) store.Store {
-		s, err := away.NewBreaker(inner, away.BreakerConfig{})
-		must(t, err)
+		s := away.NewBreaker(inner, away.BreakerConfig{})
 		t.Cleanup(func() { must(t, s.Close()) })
 		return s
 	}}.Run(t)

@@ -29,8 +29,7 @@ func TestStore(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		inner, err := memstore.New(memstore.Config{Clock: now})
 		must(t, err)
-		s, err := away.NewBreaker(inner, away.BreakerConfig{})
-		must(t, err)
+		s := away.NewBreaker(inner, away.BreakerConfig{})
 		t.Cleanup(func() { must(t, errors.Join(s.Close(), inner.Close())) })
 		return s
 	}, storetest.Options{Quick: true})
@@ -116,8 +115,7 @@ func (s *state) changes() []error {
 func newBreaker(t *testing.T, inner store.Store) (*away.Breaker, *state) {
 	t.Helper()
 	var heard state
-	s, err := away.NewBreaker(inner, away.BreakerConfig{OnChange: heard.record})
-	must(t, err)
+	s := away.NewBreaker(inner, away.BreakerConfig{OnChange: heard.record})
 	t.Cleanup(func() { must(t, s.Close()) })
 	return s, &heard
 }
@@ -381,8 +379,7 @@ func TestCloseEndsProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &server{}
 		inner.hang()
-		s, err := away.NewBreaker(inner, away.BreakerConfig{})
-		must(t, err)
+		s := away.NewBreaker(inner, away.BreakerConfig{})
 		for range 5 {
 			_, _ = take(s, 10*time.Millisecond)
 		}
@@ -397,25 +394,12 @@ func TestCloseEndsProbes(t *testing.T) {
 	})
 }
 
-// TestBadConfig checks that errors name the field.
-func TestBadConfig(t *testing.T) {
-	if _, err := away.NewBreaker(nil, away.BreakerConfig{}); err == nil {
-		t.Error("no error without a store")
-	}
-	for _, c := range []away.BreakerConfig{{Failures: -1}, {Patience: -1}, {Patience: 2, Timeout: 1}, {Pause: -1}} {
-		if _, err := away.NewBreaker(&server{}, c); err == nil {
-			t.Errorf("%+v: no error", c)
-		}
-	}
-}
-
 // TestReadyWithoutSpace checks that the store is not ready for a while after a call
 // found no space.
 func TestReadyWithoutSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &server{group: store.ErrNoSpace}
-		s, err := away.NewBreaker(inner, away.BreakerConfig{})
-		must(t, err)
+		s := away.NewBreaker(inner, away.BreakerConfig{})
 		defer s.Close()
 		ready := store.AbilitiesOf(s).Ready
 		if err := ready(t.Context()); err != nil {

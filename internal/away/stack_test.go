@@ -21,8 +21,7 @@ func TestStack(t *testing.T) {
 		check(t, err)
 		together, err := coalesce.New(store.Lanes{Stores: []store.Store{inner, inner}}, coalesce.Config{Timeout: time.Minute}) // a busy machine may be slow
 		check(t, err)
-		guarded, err := away.NewBreaker(together, away.BreakerConfig{Patience: time.Minute, Timeout: time.Minute})
-		check(t, err)
+		guarded := away.NewBreaker(together, away.BreakerConfig{Patience: time.Minute, Timeout: time.Minute})
 		cached, err := denycache.New(guarded, denycache.Config{Clock: now})
 		check(t, err)
 		s, err := away.NewFallback(cached, away.FallbackConfig{Clock: now})

@@ -58,7 +58,6 @@ package lease
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,10 +107,7 @@ var _ store.Store = (*Store)(nil)
 type refuser interface{ Refuse(g *store.Group) bool }
 
 // New returns a store that leases from inner. Close ends what it does in the background.
-func New(inner store.Store, c Config) (*Store, error) {
-	if inner == nil {
-		return nil, errors.New("lease: the inner store is nil")
-	}
+func New(inner store.Store, c Config) *Store {
 	ab := store.AbilitiesOf(inner)
 	s := &Store{inner: inner, holds: ab.Holds, clock: systemClock(), run: c.Go, after: c.After, gate: c.Gate, id: c.ID, stripes: c.Stripes, table: newTable()}
 	s.refuser, _ = inner.(refuser)
@@ -132,7 +128,7 @@ func New(inner store.Store, c Config) (*Store, error) {
 	}
 	s.idle.L = &s.mu
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	return s, nil
+	return s
 }
 
 // Abilities returns those of the inner store with Quick, which answers from leases, and

@@ -38,10 +38,7 @@ func TestStore(t *testing.T) {
 
 func open(t testing.TB, inner store.Store, c lease.Config) *lease.Store {
 	t.Helper()
-	s, err := lease.New(inner, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := lease.New(inner, c)
 	return s
 }
 

@@ -20,10 +20,7 @@ func TestExpiredKeysMakeRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		s, err := New(inner, Config{Clock: func() int64 { return int64(time.Since(began)) }, Wall: func() int64 { return time.Now().UnixNano() }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := New(inner, Config{Clock: func() int64 { return int64(time.Since(began)) }, Wall: func() int64 { return time.Now().UnixNano() }})
 		limit, err := dipwell.ParseLimit("api=100000/1s,burst=100000,lease=100ms")
 		if err != nil {
 			t.Fatal(err)

@@ -202,8 +202,7 @@ func coalesced(t testing.TB, s store.Store, _ func() int64) store.Store {
 
 func withBreaker(t testing.TB, s store.Store, _ func() int64) store.Store {
 	t.Helper()
-	b, err := away.NewBreaker(s, away.BreakerConfig{Patience: callTimeout, Timeout: callTimeout})
-	ok(t, err)
+	b := away.NewBreaker(s, away.BreakerConfig{Patience: callTimeout, Timeout: callTimeout})
 	t.Cleanup(func() { ok(t, b.Close()) })
 	return b
 }

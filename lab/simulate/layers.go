@@ -29,7 +29,7 @@ func (p *process) connect() {
 		p.store = must(denycache.New(p.store, denycache.Config{Clock: p.monotonic, Keys: 8}))
 	}
 	if p.defs["hot"] != nil {
-		p.store = must(lease.New(p.store, lease.Config{
+		p.store = lease.New(p.store, lease.Config{
 			Clock:   func() int64 { return p.monotonic() * 1000 },
 			Wall:    func() int64 { return (epoch + p.w.now + p.skew) * 1000 },
 			Go:      p.background,
@@ -37,7 +37,7 @@ func (p *process) connect() {
 			Gate:    func() lease.Gate { return &gate{p: p} },
 			ID:      func(id *store.Reservation) { p.w.task.identify(id) },
 			Stripes: 1, // which processor runs does not depend on the seed
-		}))
+		})
 	}
 	p.close()
 	if p.w.local && p.defs["hot"] != nil {
@@ -96,7 +96,7 @@ func (p *process) checkAlone(op *store.Op, hold bool) {
 
 // guard puts a circuit breaker in front of the store.
 func (p *process) guard() {
-	p.store = must(away.NewBreaker(p.store, away.BreakerConfig{
+	p.store = away.NewBreaker(p.store, away.BreakerConfig{
 		OnChange: p.breaks,
 		Clock:    func() time.Duration { return time.Duration(p.monotonic()) * time.Microsecond },
 		Go:       p.background,
@@ -113,7 +113,7 @@ func (p *process) guard() {
 			p.later(p.w.task, d.Microseconds())
 			return nil
 		},
-	}))
+	})
 }
 
 // must returns a decorator that has been made with a valid configuration.
