@@ -11,36 +11,10 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A storedHold is the JSON of a hold, a public format. The scripts write the first fields.
-type storedHold struct {
-	Forget  int64        `json:"forget_us"`
-	Expires int64        `json:"expires_us"`
-	Call    string       `json:"call"`
-	TTL     int64        `json:"ttl_us"`
-	Settled bool         `json:"settled,omitempty"`
-	Costs   []int64      `json:"costs,omitempty"`
-	Parts   []storedPart `json:"parts"`
-}
-
-type storedPart struct {
-	Limit  string `json:"limit"`
-	Key    string `json:"key,omitempty"`
-	Plan   string `json:"plan,omitempty"`
-	Number int64  `json:"-"` // the record of the part has them
-	Mark   int64  `json:"-"`
-	Cost   int64  `json:"cost"`
-	Takes  uint16 `json:"takes,omitempty"`
-	Free   bool   `json:"free,omitempty"`
-	Keep   bool   `json:"keep,omitempty"`
-	Reset  bool   `json:"reset,omitempty"`
-}
-
+// encodeHold returns the JSON of a hold, a public format. The scripts write the first two
+// fields. A part's record has its number and mark too, which the scripts do not write here.
 func encodeHold(h *store.Hold) string {
-	v := storedHold{h.Forget, h.Expires, h.Call, h.TTL, h.Settled, h.Costs, make([]storedPart, len(h.Parts))}
-	for i := range h.Parts {
-		v.Parts[i] = storedPart(h.Parts[i])
-	}
-	b, err := json.Marshal(v)
+	b, err := json.Marshal(h)
 	if err != nil {
 		panic(err) // cannot happen with strings and numbers
 	}
@@ -48,18 +22,10 @@ func encodeHold(h *store.Hold) string {
 }
 
 func decodeHold(text string) (h store.Hold, err error) {
-	if text == "" {
-		return h, nil
+	if text != "" {
+		err = json.Unmarshal([]byte(text), &h)
 	}
-	var v storedHold
-	if err = json.Unmarshal([]byte(text), &v); err != nil {
-		return h, err
-	}
-	h = store.Hold{Call: v.Call, TTL: v.TTL, Expires: v.Expires, Forget: v.Forget, Settled: v.Settled, Costs: v.Costs, Parts: make([]store.Part, len(v.Parts))}
-	for i := range v.Parts {
-		h.Parts[i] = store.Part(v.Parts[i])
-	}
-	return h, nil
+	return h, err
 }
 
 // openHold arranges for the hold of a group to be read. In a cluster the key of a hold is

@@ -86,41 +86,43 @@ var (
 // A Hold is what a store keeps under the id of a hold, until Forget. The zero Hold
 // means that there is none. It never changes in place.
 type Hold struct {
-	// Call is a digest of the call that made the hold. A repeat of the call has the same
-	// one.
-	Call string
-	// TTL is that of the call that made the hold, in µs. Extending the hold does not
-	// change it.
-	TTL int64
-	// Expires is in µs since the Unix epoch. Its parts are given back by the first call of
-	// their key from then on, or by the sweep.
-	Expires int64
 	// Forget is the time from which the store may delete the hold, in µs since the Unix
 	// epoch: TTL after its end, but at least a minute and at most an hour. Until then settling
 	// it again is answered.
-	Forget int64
+	Forget int64 `json:"forget_us"`
+	// Expires is in µs since the Unix epoch. Its parts are given back by the first call of
+	// their key from then on, or by the sweep.
+	Expires int64 `json:"expires_us"`
+	// Call is a digest of the call that made the hold. A repeat of the call has the same
+	// one.
+	Call string `json:"call"`
+	// TTL is that of the call that made the hold, in µs. Extending the hold does not
+	// change it.
+	TTL int64 `json:"ttl_us"`
 	// Settled is set once the hold was settled. A hold that expired before has ended too,
 	// and is not Settled.
-	Settled bool
+	Settled bool `json:"settled,omitempty"`
 	// Costs are what it was settled to, as in HoldCall; nil until then.
-	Costs []int64
+	Costs []int64 `json:"costs,omitempty"`
 	// Parts are in the order of the ops that made it. A part whose limit was dropped
 	// stays, and is left out of answers.
-	Parts []Part
+	Parts []Part `json:"parts"`
 }
 
 // A Part is what a reservation or a hold took from one key. Its Record is on the row of
 // the key and, for a hold, has the id of the hold. For a reservation only Limit, Key,
 // Number and Mark are set.
 type Part struct {
-	Limit, Key   string // the limit's name, and the key; "" is the shared bucket
-	Plan         string // named by the call
-	Number, Mark int64  // of the Record; 0: there is none
-	Cost         int64  // tokens
-	Takes        uint16 // as in Op
-	Free         bool   // it took nothing: its cost is 0, or the plan is unlimited, or shadow mode would have refused; settling it charges nothing
-	Keep         bool   // nothing is given back when the hold expires, but its Record stays
-	Reset        bool   // a Reset of the key ended the part
+	Limit  string `json:"limit"`
+	Key    string `json:"key,omitempty"`    // "" is the shared bucket
+	Plan   string `json:"plan,omitempty"`   // named by the call
+	Number int64  `json:"number,omitempty"` // of the Record, as Mark; 0: there is none
+	Mark   int64  `json:"mark,omitempty"`
+	Cost   int64  `json:"cost"`            // tokens
+	Takes  uint16 `json:"takes,omitempty"` // as in Op
+	Free   bool   `json:"free,omitempty"`  // it took nothing: its cost is 0, or the plan is unlimited, or shadow mode would have refused; settling it charges nothing
+	Keep   bool   `json:"keep,omitempty"`  // nothing is given back when the hold expires, but its Record stays
+	Reset  bool   `json:"reset,omitempty"` // a Reset of the key ended the part
 }
 
 // An Overrider keeps overrides. Its methods take base definitions.
