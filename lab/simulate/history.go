@@ -122,7 +122,7 @@ func newHistory(seed uint64, n int, only []string) history {
 	// These are not drawn, so that the rest of the history does not depend on them.
 	h.guarded, h.far, h.local = seed%3 == 2, h.leased && seed%2 == 1, h.leased && seed%3 == 0
 	h.coalesces = seed%5 < 2
-	h.varied = h.leased && seed/2%2 == 0
+	h.varied = h.leased && !h.far && seed/2%2 == 0
 	h.nested = seed%7 == 3
 	h.drawKinds()
 	active := map[string]bool{}
