@@ -83,9 +83,7 @@ func (p *pipeline) addRow(row *store.RowGroups) {
 		g.Ops[0].Def = e.def
 	}
 	leaves := func(g *store.Group) bool {
-		op := &g.Ops[0]
-		mayWait := op.Verb == store.VerbReserve && op.Def.Rule.Debt > 0
-		return mayWait || !e.canUseSet(op, true) || p.s.limits.overriding(e, op) != nil
+		return !e.canUseSet(&g.Ops[0], true) || p.s.limits.overriding(e, &g.Ops[0]) != nil
 	}
 	if at := slices.IndexFunc(groups, leaves); at >= 0 { // and those after it, to keep their order
 		p.single = append(p.single, groups[at:])

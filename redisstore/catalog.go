@@ -41,7 +41,7 @@ type entry struct {
 	begin string // start of its buckets' names
 	even  bool   // its windows all have one length, and a take takes tokens
 	plans map[string]*entry
-	until int64 // the time at which override ends, or MaxInt; 0 if there is no override
+	until any // for scripts: the time at which override ends; forever; or "" if there is no override
 
 	override *store.Override // the override that def is made from, or nil
 	parts    int             // in a cluster, for a limit with a parent: how many parts of its keys belong to the topmost limit; otherwise wholeKey
@@ -248,7 +248,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 }
 
 func (l *limits) newEntry(d *store.Definition) *entry {
-	e := &entry{def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name),
+	e := &entry{def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name), until: "",
 		even: d.Even() && d.Mode <= store.Shadow}
 	for _, p := range d.Plans.All() {
 		if plan := d.WithPlan(p.Name); plan != nil {

@@ -46,7 +46,7 @@ func (s *Store) CountCallsAcrossChange(ctx context.Context, one, two *store.Grou
 // ScriptName returns the name of a script that decides takes of several
 // buckets, by its hash.
 func ScriptName(sha any) string {
-	return map[any]string{serverClockScripts.set.sha: "set"}[sha]
+	return map[any]string{serverClockScripts.set.sha: "set", serverClockScripts.takeOne.sha: "take_one"}[sha]
 }
 
 // Propagation is the time by which every program knows of a change of a limit.

@@ -30,6 +30,9 @@ type knownOverride struct {
 	entry    *entry // for its definition, if it was used
 }
 
+// forever is the end, for scripts, of an override that has none.
+const forever = "9e18"
+
 // overriding returns the entry of the override that decides an op, if this program
 // remembers one. The override may have been replaced or have ended; a script that gets
 // the entry then does nothing, because the row has another number. An override of an
@@ -49,7 +52,10 @@ func (l *limits) overriding(e *entry, op *store.Op) *entry {
 	}
 	if d := base.WithOverride(known.override); known.entry == nil || known.entry.def != d || known.entry.parts != e.parts {
 		known.entry = l.newEntry(d)
-		known.entry.override, known.entry.until = known.override, cmp.Or(known.override.Until, store.MaxInt)
+		known.entry.override, known.entry.until = known.override, forever
+		if until := known.override.Until; until != 0 {
+			known.entry.until = until
+		}
 	}
 	return known.entry
 }

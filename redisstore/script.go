@@ -35,7 +35,7 @@ func lua(names ...string) (text string) {
 type script struct{ text, sha any }
 
 type scripts struct {
-	set, hold, settle                                 *script
+	takeOne, set, hold, settle                        *script
 	read, write, define, lengthen, now, forget, count *script
 }
 
@@ -48,7 +48,7 @@ func newScripts(clock string) *scripts {
 		return &script{text: text, sha: hex.EncodeToString(sum[:])}
 	}
 	return &scripts{
-		set: with("set"), hold: with("lows", "hold"), settle: with("lows", "settle"),
+		takeOne: with("take_one"), set: with("set"), hold: with("lows", "hold"), settle: with("lows", "settle"),
 		read: with("snapshot", "read"), write: with("snapshot", "write"), define: with("define"), lengthen: with("lengthen"),
 		now: with("now"), forget: with("forget"), count: with("count"),
 	}

@@ -102,9 +102,14 @@ func (q *setCall) addRow(e *entry, op *store.Op, name string) int {
 	return len(q.rows) - 1
 }
 
-// canUseSet reports whether set.lua can decide the op, unless a Reserve has to wait. alone
-// tells that it is the only op of its group.
+// canUseSet reports whether set.lua can decide the op. alone tells that it is
+// the only op of its group.
 func (e *entry) canUseSet(op *store.Op, alone bool) bool {
+	return e.override == nil && !mayWait(op) && e.canUseScript(op, alone)
+}
+
+// canUseScript is canUseSet for take_one.lua, which can decide under overrides too.
+func (e *entry) canUseScript(op *store.Op, alone bool) bool {
 	if !e.even {
 		return false
 	}
@@ -112,7 +117,7 @@ func (e *entry) canUseSet(op *store.Op, alone bool) bool {
 	case store.VerbTake, store.VerbCheck:
 		return true
 	case store.VerbReserve:
-		return op.Def.Mode != store.Shadow && (!op.Bounded || op.MaxDelay >= 0) && (alone || op.Def.Rule.Debt == 0)
+		return op.Def.Mode != store.Shadow && (!op.Bounded || op.MaxDelay >= 0)
 	case store.VerbReset:
 		return false
 	}
@@ -130,24 +135,6 @@ func canUseSet(g *store.Group, known []*entry) bool {
 		}
 	}
 	return true
-}
-
-// decideBySet decides a group by set.lua. If done is false, the script did
-// nothing.
-func (s *Store) decideBySet(ctx context.Context, g *store.Group, known []*entry) (done bool, err error) {
-	q := &setCall{s: s}
-	q.addGroup(g, known)
-	c := q.call(ctx)
-	c.divisible = false
-	c, err = s.process(ctx, c)
-	if err != nil {
-		return false, err
-	}
-	rest, err := q.answer(c.str())
-	if err == nil {
-		err = g.Err
-	}
-	return len(rest) == 0, err
 }
 
 // addGroup appends a group. known are the entries of its limits.
@@ -171,6 +158,11 @@ func (q *setCall) addGroup(g *store.Group, known []*entry) {
 		q.requests.add(number, units, room)
 	}
 	q.costs += len(g.Ops)
+}
+
+// mayWait reports whether the op is a Reserve that may be granted with a delay.
+func mayWait(op *store.Op) bool {
+	return op.Verb == store.VerbReserve && op.Def.Rule.Debt > 0
 }
 
 // takeArgs returns the units that an op takes, and how many may be used before
@@ -244,11 +236,11 @@ func (q *setCall) call(ctx context.Context) call {
 		args = append(args, q.rows[i].name)
 	}
 	args[2] = len(q.rows)
-	head := newPacked(42*len(q.limits) + 12*len(q.rows) + len(q.requests.b))
+	head := newPacked(33*len(q.limits) + 12*len(q.rows) + len(q.requests.b))
 	head.add(int64(len(q.limits)))
 	for _, e := range q.limits {
 		r := &e.def.Rule
-		head.add(int64(e.def.Number), r.Every, r.Add, r.Origin, e.until)
+		head.add(int64(e.def.Number), r.Every, r.Add, r.Origin)
 	}
 	for i := range q.rows {
 		r := &q.rows[i]
@@ -290,7 +282,6 @@ func (q *setCall) answer(words string) (rest []*store.Group, err error) {
 			var row storedRow
 			row, ok = parseRow(line)
 			r.state = row.State
-			r.state.Override = r.e.override
 		}
 	}
 	if !ok {
@@ -320,8 +311,7 @@ func (q *setCall) answer(words string) (rest []*store.Group, err error) {
 }
 
 // decide fills in the answer of a group of one op. If done is false, the script
-// has charged nothing for the group, which must be decided separately: its row was skipped,
-// or it is a Reserve that has to wait.
+// has charged nothing for the group, which must be decided separately.
 func (r *setRow) decide(g *store.Group, now int64) (done bool) {
 	if r.skipped {
 		return false
@@ -329,9 +319,6 @@ func (r *setRow) decide(g *store.Group, now int64) (done bool) {
 	op := &g.Ops[0]
 	op.Phase = r.phase
 	next, wrote, err := op.Step(now, r.state, false)
-	if wrote && op.Delay > 0 {
-		return false
-	}
 	boundByHolds(op, &r.state)
 	g.Err, g.Allowed, g.Reserved = err, op.Allowed, false
 	if wrote {
@@ -360,14 +347,6 @@ func (q *setCall) decide(g *store.Group, at []int, now int64) (done bool) {
 		}
 	}
 	return true
-}
-
-// boundByHolds sets Bound of an op that a script has decided on a row: only a row with live
-// holds has lows then.
-func boundByHolds(op *store.Op, row *store.State) {
-	if row.Lows != nil && (!op.Allowed || op.Shadow) && !op.Never {
-		op.Bound = true
-	}
 }
 
 // clockOf decodes seconds and microseconds, which begin the reply of a script.

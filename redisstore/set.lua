@@ -8,8 +8,7 @@
 --
 -- KEYS: rows. ARGV[1]: an array of integers in MessagePack, which the server reads
 -- several times as fast as separate arguments:
---  the number of limits; for each version, every, add, origin, and if an override decides, when
---  it ends, otherwise 0: its rows have to be there, without records, and keep their expiry
+--  the number of limits; for each version, every, add, origin
 --  for each row twice the index of its limit, and one more if the row must have no records; or that negated, and the row's own origin
 --  the requests, in order, with rows by index:
 --    0 row units: give units back
@@ -33,7 +32,7 @@ end
 -- units to be written.
 -- low has the last low of a row with records, and tails what is between version and low.
 local used, times, rules, origins, after, lesser, low, tails, reply = {}, {}, {}, {}, {}, {}, {}, {}, {''}
-local at = 2 + 5 * a[1]
+local at = 2 + 4 * a[1]
 for i = 1, n do
   local rule = a[at]
   at = at + 1
@@ -42,17 +41,15 @@ for i = 1, n do
     rule, origin, at = -rule, a[at], at + 1
   end
   local bare = rule % 2 == 1
-  rule = 5 * floor(rule / 2) - 3
+  rule = 2 * (rule - rule % 2) - 2
   origin = origin or a[rule + 3]
   rules[i], origins[i] = rule, origin
-  local row, till = rows[i], a[rule + 4]
-  if till > 0 and (not row or now >= till) then
-    reply[i + 1] = '-'
-  elseif not row then
+  local row = rows[i]
+  if not row then
     used[i], times[i], reply[i + 1] = 0, now, ''
   else
     local left, ts, known = match(row, '^([1-9]%d*) (%d+) (%d+)$')
-    if not left and not bare and till == 0 then
+    if not left and not bare then
       local due
       left, ts, known, due, tails[i], low[i] = match(row, '^(%d+) (%d+) (%d+) (%d+)( %d+ %d+ %d+ .* )(%d+)$')
       if left and now < due + 0 then
@@ -116,9 +113,6 @@ end
 -- write stores a row.
 local function write(i, new)
   local left, t, rule = after[i], times[i], rules[i]
-  if a[rule + 4] > 0 then
-    return call('SET', KEYS[i], format('%d %d %d', left, t, a[rule]), 'KEEPTTL')
-  end
   local full = origins[i] + (floor((t - origins[i]) / a[rule + 1]) + ceil(left / a[rule + 2])) * a[rule + 1]
   local text = format('%d %d %d', left, t, a[rule])
   if low[i] then

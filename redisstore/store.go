@@ -5,8 +5,9 @@
 // writes one string for each bucket that it charges, and nothing if it refuses.
 // A bucket expires when it is full. A batch is one pipeline of such calls.
 //
-// Three scripts decide in one call: set.lua calls, groups and batches of buckets that refill
-// continuously or in windows of equal length; hold.lua and settle.lua make and settle holds. All else is
+// Four scripts decide in one call: take_one.lua a take of one bucket, set.lua a group or a
+// batch, both for buckets that refill continuously or in windows of equal length; hold.lua
+// and settle.lua make and settle holds, and take from buckets with holds. All else is
 // decided in Go, with two calls, one that reads and one that writes if nothing has changed
 // in between.
 //
@@ -222,6 +223,8 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	case g.Hold != nil && g.Hold.Verb == store.SettleHold:
 		done, err = s.settleHold(ctx, g)
 	case g.Hold != nil:
+	case len(g.Ops) == 1 && entries[0].canTakeOne(&g.Ops[0]):
+		done, err = s.take(ctx, g, entries[0])
 	case canUseSet(g, entries):
 		done, err = s.decideBySet(ctx, g, entries)
 	}
