@@ -2,17 +2,24 @@ package filestore
 
 import (
 	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/dipwell/dipwell/store"
 )
 
 // dirty is the set of keys that changed since they were last written.
+//
+// Most calls find their key in the set already, in a table of fingerprints that is
+// read without a lock. A fingerprint is a 64-bit hash, seeded per store: two keys
+// have the same one with a probability of 2^-64.
 type dirty struct {
 	seed    maphash.Seed
 	current atomic.Pointer[cycle] // where new keys go
+	cells   []atomic.Uint64       // fingerprints of keys in the set, XOR the salt of their cycle
 	shards  [numShards]dirtyShard
 	max     int64         // keys
 	onMax   func()        // called when a cycle has max keys
@@ -22,12 +29,14 @@ type dirty struct {
 
 const (
 	numShards   = 64
+	numCells    = 1 << 16 // half a megabyte; keys that share a cell are looked up under a lock
 	minMaxDirty = 1 << 20 // keys
 )
 
 // A cycle is one write to the disk: of the keys that changed since the cycle before.
 type cycle struct {
 	number int64
+	salt   uint64       // XORed with the fingerprints of its keys
 	began  atomic.Int64 // when the first key was added, in ns since start; 0 without keys
 	keys   atomic.Int64
 	done   chan struct{} // closed when the keys are on the disk, or when err is set
@@ -44,12 +53,14 @@ type dirtyKey struct {
 type dirtyShard struct {
 	mu    sync.Mutex
 	cycle *cycle
-	keys  map[dirtyKey]bool // by the key without gaveBack, whether it gave back
-	_     [64]byte
+	keys  []dirtyKey
+	set   []uint32 // hash table by fingerprint, open addressing: index into keys + 1, or 0
+	_     [56]byte
 }
 
 func (d *dirty) init(maxKeys int) {
 	d.seed = maphash.MakeSeed()
+	d.cells = make([]atomic.Uint64, numCells)
 	d.max = int64(maxKeys)
 	d.wake, d.many = make(chan struct{}, 1), make(chan struct{}, 1)
 	d.swap(nil)
@@ -64,16 +75,22 @@ func (d *dirty) swap(keys []dirtyKey) (*cycle, []dirtyKey) {
 	if old != nil {
 		c.number = old.number + 1
 	}
+	c.salt = uint64(c.number+1) * 0x9e3779b97f4a7c15
 	d.current.Store(c)
+	if old != nil {
+		keys = slices.Grow(keys, int(old.keys.Load())+numShards) // here, because calls would wait for it once a shard is locked
+	}
 	for i := range d.shards {
 		sh := &d.shards[i]
 		sh.mu.Lock()
-		was := sh.keys
-		sh.keys, sh.cycle = map[dirtyKey]bool{}, c
-		sh.mu.Unlock()
-		for k, gaveBack := range was {
-			keys = append(keys, dirtyKey{k.def, k.key, gaveBack})
+		keys = append(keys, sh.keys...)
+		clear(sh.keys) // so that the garbage collector can free them
+		clear(sh.set)
+		sh.keys, sh.cycle = sh.keys[:0], c
+		if cap(sh.keys) > keepKeys {
+			sh.keys, sh.set = nil, nil
 		}
+		sh.mu.Unlock()
 	}
 	return old, keys
 }
@@ -86,26 +103,45 @@ func (d *dirty) addNames(names map[keyName]bool) {
 	for i := range d.shards {
 		sh := &d.shards[i]
 		sh.mu.Lock()
-		for k := range sh.keys {
+		for _, k := range sh.keys {
 			names[keyName{k.def.Name, k.key}] = true
 		}
 		sh.mu.Unlock()
 	}
 }
 
-// add adds a key after it changed, and returns its cycle. A cycle that was swapped out
-// before add may miss the change; the next one has it.
-func (d *dirty) add(k dirtyKey) *cycle {
-	sh := &d.shards[maphash.String(d.seed, k.key)%numShards]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	c, name := sh.cycle, dirtyKey{def: k.def, key: k.key}
-	gaveBack, known := sh.keys[name]
-	if known && (gaveBack || !k.gaveBack) {
+// keepKeys is the capacity of keys that a shard keeps for the next cycle.
+const keepKeys = 1 << 14
+
+func (d *dirty) fingerprint(def *store.Definition, key string) uint64 {
+	return maphash.String(d.seed, key) ^ uint64(uintptr(unsafe.Pointer(def)))*0xff51afd7ed558ccd
+}
+
+// add adds a key after it changed. A cycle that was swapped out before add may miss
+// the change; the next one has it.
+func (d *dirty) add(def *store.Definition, key string) {
+	f := d.fingerprint(def, key)
+	if d.cells[f%numCells].Load() != f^d.current.Load().salt {
+		d.addSlow(f, dirtyKey{def: def, key: key})
+	}
+}
+
+// addTo is add that returns the cycle of the key.
+func (d *dirty) addTo(k dirtyKey) *cycle {
+	f := d.fingerprint(k.def, k.key)
+	if c := d.current.Load(); !k.gaveBack && d.cells[f%numCells].Load() == f^c.salt {
 		return c
 	}
-	sh.keys[name] = k.gaveBack
-	if known {
+	return d.addSlow(f, k)
+}
+
+func (d *dirty) addSlow(f uint64, k dirtyKey) *cycle {
+	sh := &d.shards[f>>58]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	c := sh.cycle
+	d.cells[f%numCells].Store(f ^ c.salt)
+	if !sh.add(f, k, d) {
 		return c
 	}
 	n := c.keys.Add(1)
@@ -127,6 +163,29 @@ func notify(to chan struct{}) {
 	case to <- struct{}{}:
 	default: // a signal is pending
 	}
+}
+
+// add adds a key to the shard, and reports whether the key was new.
+func (sh *dirtyShard) add(f uint64, k dirtyKey, d *dirty) bool {
+	if len(sh.keys)*2 >= len(sh.set) {
+		sh.set = make([]uint32, max(64, 2*len(sh.set)))
+		for i := range sh.keys {
+			at := d.fingerprint(sh.keys[i].def, sh.keys[i].key)
+			for at %= uint64(len(sh.set)); sh.set[at] != 0; at = (at + 1) % uint64(len(sh.set)) {
+			}
+			sh.set[at] = uint32(i + 1)
+		}
+	}
+	at := f % uint64(len(sh.set))
+	for ; sh.set[at] != 0; at = (at + 1) % uint64(len(sh.set)) {
+		if old := &sh.keys[sh.set[at]-1]; old.def == k.def && old.key == k.key {
+			old.gaveBack = old.gaveBack || k.gaveBack
+			return false
+		}
+	}
+	sh.keys = append(sh.keys, k)
+	sh.set[at] = uint32(len(sh.keys))
+	return true
 }
 
 // laterOf returns the later of two cycles. Either may be nil.

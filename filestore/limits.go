@@ -248,7 +248,7 @@ func (p *limits) renew(d *store.Definition) error {
 		for _, key := range keys {
 			s.multi.RLock()
 			if err = s.mem.SweepKey(present, key); err == nil {
-				s.dirty.add(dirtyKey{def: present, key: key, gaveBack: true})
+				s.dirty.addTo(dirtyKey{def: present, key: key, gaveBack: true})
 			}
 			s.multi.RUnlock()
 			if err != nil {

@@ -46,7 +46,7 @@ func (s *Store) changeOverride(d *store.Definition, key string, change func() er
 	s.multi.RLock() // see written
 	err := change()
 	if err == nil {
-		s.dirty.add(dirtyKey{def: d.Base(), key: key, gaveBack: true})
+		s.dirty.addTo(dirtyKey{def: d.Base(), key: key, gaveBack: true})
 	}
 	s.multi.RUnlock()
 	if err != nil {

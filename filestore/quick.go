@@ -16,7 +16,7 @@ func (s *Store) quick(def *store.Definition, key string, verb store.Verb, cost i
 		held.Unlock() // before add, which may wait
 	}
 	if ok && a.Granted > 0 {
-		s.dirty.add(dirtyKey{def: def, key: key})
+		s.dirty.add(def, key)
 	}
 	return a, nil, ok
 }

@@ -186,7 +186,7 @@ func (s *Store) apply(b *store.Batch) (last *cycle) {
 	for i := range b.Groups {
 		for _, t := range s.mem.ApplyWatched(&b.Groups[i], touched[:0]) {
 			k := dirtyKey{t.Def, t.Key, t.GaveBack}
-			if last = laterOf(last, s.dirty.add(k)); multi {
+			if last = laterOf(last, s.dirty.addTo(k)); multi {
 				s.noteMulti(k)
 			}
 		}
@@ -202,7 +202,7 @@ func (s *Store) holdCycle(g *store.Group) (last *cycle) {
 		return nil
 	}
 	for i := range g.Ops {
-		last = laterOf(last, s.dirty.add(dirtyKey{def: g.Ops[i].Def.Base(), key: g.Ops[i].Key}))
+		last = laterOf(last, s.dirty.addTo(dirtyKey{def: g.Ops[i].Def.Base(), key: g.Ops[i].Key}))
 	}
 	return last
 }
