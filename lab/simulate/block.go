@@ -33,6 +33,6 @@ func (n *node) checkBlock(op *store.Op, was *look, b *book) {
 		n.w.seen["a block begins"]++
 		n.follow(l.k) // under what was below
 		l.over.temporary = &overridden{until: block.Until, block: true}
-		n.w.tracef("store: %s %q is blocked until %.6f s", d.Name, op.Key, float64(block.Until-epoch)/1e6)
+		n.w.tracef("%v: %s %q is blocked until %.6f s", n, d.Name, op.Key, float64(block.Until-epoch)/1e6)
 	}
 }

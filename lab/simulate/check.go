@@ -49,6 +49,8 @@ type grant struct {
 	def     *store.Definition // that decided
 
 	origin *origin // in a history that coalesces: the call that it was for
+	lives  int     // how often the process that asked had started by then
+	end    string  // for the limit "customer": what became of the tokens
 	use    *grant  // for a leased limit: the entry of the book's uses, unless it is a chunk
 }
 
@@ -108,6 +110,7 @@ type book struct {
 	level    *level
 	grants   []*grant
 	uses     []*grant // for a leased limit: when callers got tokens
+	flow     []*grant // for the limit "customer": the grants, and with negative numbers what came back
 	parts    []*part  // parts of holds and reservations since the last reset
 	apart    bool     // it was charged, refunded or reset, so that the promise does not cover it
 	reserved int64    // tokens of the largest reservation that had to wait
@@ -157,7 +160,7 @@ const unseen = 1_000_501
 // heard of it yet.
 func (b *book) isLoosened(p *process, now int64) bool {
 	return slices.ContainsFunc(b.loosened, func(l loosening) bool {
-		return now-l.at <= unseen && (l.m == nil || l.m.p != p || l.late || !l.m.done)
+		return now-l.at <= unseen && (l.m == nil || l.m.c.p != p || l.late || !l.m.done)
 	})
 }
 
@@ -250,7 +253,7 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 			if b.refused == nil {
 				b.refused = map[int]int64{}
 			}
-			b.refused[m.p.id] = n.w.now
+			b.refused[m.c.p.id] = n.w.now
 			n.checkRetry(op, was.asked, g)
 			continue
 		}
@@ -262,6 +265,8 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 		case op.Verb == store.VerbRefund:
 			if op.Def.Lease > 0 {
 				n.checkReturn(op, was.asked, m, g, b)
+			} else if op.Def.Name == "customer" {
+				n.refunded(b, m.caller(g), op)
 			}
 			b.apart = true
 			b.loosen(n.w.now, m)
@@ -291,35 +296,35 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 func (n *node) checkReturn(op *store.Op, asked *store.Definition, m *message, g *store.Group, b *book) {
 	n.w.refunded += op.Cost
 	if asked.Number != op.Def.Base().Number && m.sent > n.rates[op.Def.Name].defined {
-		n.w.fail("return", "process %d gives back %d of %s %q, which it took before the limit was changed", m.p.id, op.Cost, op.Def.Name, op.Key)
+		n.w.fail("return", "process %d gives back %d of %s %q, which it took before the limit was changed", m.c.p.id, op.Cost, op.Def.Name, op.Key)
 	}
 	looked := m.caller(g).looked
 	if n.w.heldHot && looked == 0 {
-		n.w.fail("return", "process %d gives back %d of %s %q, and has not asked whether it is held", m.p.id, op.Cost, op.Def.Name, op.Key)
+		n.w.fail("return", "process %d gives back %d of %s %q, and has not asked whether it is held", m.c.p.id, op.Cost, op.Def.Name, op.Key)
 	}
 	for _, h := range b.level.held {
 		if h.made < looked && h.expires > n.time() {
-			n.w.fail("return", "process %d gives back %d of %s %q, although %d of it are held", m.p.id, op.Cost, op.Def.Name, op.Key, h.tokens)
+			n.w.fail("return", "process %d gives back %d of %s %q, although %d of it are held", m.c.p.id, op.Cost, op.Def.Name, op.Key, h.tokens)
 		}
 	}
 	if n.backs > 0 || n.w.now-m.sent > op.Def.Lease.Microseconds() {
 		b.unsureReturns = true
 	}
 	for _, g := range b.grants {
-		if g.fate == leased && g.process == m.p.id && g.left-g.def.Rate*(n.time()-g.at)/1e6 >= op.Cost {
+		if g.fate == leased && g.process == m.c.p.id && g.left-g.def.Rate*(n.time()-g.at)/1e6 >= op.Cost {
 			g.left = 0 // nobody may give it back again
 			return
 		}
 	}
 	if !b.unsureReturns {
-		n.w.fail("return", "process %d gives back %d of %s %q, but has no chunk of which so many are neither given back nor returned by time", m.p.id, op.Cost, op.Def.Name, op.Key)
+		n.w.fail("return", "process %d gives back %d of %s %q, but has no chunk of which so many are neither given back nor returned by time", m.c.p.id, op.Cost, op.Def.Name, op.Key)
 	}
 }
 
 // granted records a grant.
 func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *store.State) *grant {
 	n.w.taken += op.Granted
-	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.p.id, sent: m.sentMono, made: n.w.now, waits: op.Delay, left: op.Granted, def: op.Def}
+	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.c.p.id, sent: m.sentMono, made: n.w.now, waits: op.Delay, left: op.Granted, def: op.Def, lives: m.c.p.lives}
 	if g.Hold != nil {
 		gr.expires = g.Hold.Expires
 	}
@@ -341,12 +346,15 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 	}
 	m.got = append(m.got, gr)
 	if op.Def.Lease > 0 && !m.t.ask {
-		gr.use = &grant{at: n.time() + n.back, tokens: op.Granted, process: m.p.id}
+		gr.use = &grant{at: n.time() + n.back, tokens: op.Granted, process: m.c.p.id}
 		b.uses = append(b.uses, gr.use)
 	}
 	b.grants = append(b.grants, gr)
 	if gr.origin = n.w.origin(g); gr.origin != nil {
 		gr.origin.takes(gr)
+	}
+	if op.Def.Name == "customer" {
+		b.flow = append(b.flow, gr)
 	}
 	b.level.add(n.time(), 0, gr, row)
 	if op.Delay > 0 {
@@ -358,7 +366,7 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 			b.level.waits = append(b.level.waits, wait{gr, n.time() + op.Delay})
 		}
 	}
-	n.w.tracef("store at %.6f s: %d of %s %q for process %d, from %.6f s on", float64(n.time()-epoch)/1e6, gr.tokens, op.Def.Name, op.Key, m.p.id, float64(gr.at-epoch)/1e6)
+	n.w.tracef("%v at %.6f s: %d of %s %q for process %d, from %.6f s on", n, float64(n.time()-epoch)/1e6, gr.tokens, op.Def.Name, op.Key, m.c.p.id, float64(gr.at-epoch)/1e6)
 	if !n.bounds[op.Def.Name].window {
 		gr.at += n.back
 	}
@@ -415,7 +423,7 @@ func (n *node) cancelled(g *store.Group, m *message) {
 			p.giveBack(0)
 		}
 		n.book(p.limit, p.key).loosen(n.w.now, m)
-		n.w.tracef("store: %s %q: a reservation is cancelled", p.limit, p.key)
+		n.w.tracef("%v: %s %q: a reservation is cancelled", n, p.limit, p.key)
 	}
 }
 
@@ -587,9 +595,8 @@ const drifted = 1001
 // checkRefusal checks that the store would refuse as well, and for about as long. A
 // cached refusal may be longer by the round trip in which it arrived, during which the
 // process may have stood still.
-func (p *process) checkRefusal(op *store.Op, hold *store.HoldCall) {
-	w := p.w
-	n := w.node
+func (c *client) checkRefusal(op *store.Op, hold *store.HoldCall) {
+	n, p, w := c.node, c.p, c.node.w
 	if n.book(op.Def.Name, op.Key).isLoosened(p, w.now) {
 		return
 	}
@@ -607,10 +614,10 @@ func (p *process) checkRefusal(op *store.Op, hold *store.HoldCall) {
 
 // checkAnswer checks that a call's refusal by the store was decided after the call began.
 // It may have been a refusal of another call of the process.
-func (p *process) checkAnswer(g *store.Group, began int64) {
+func (c *client) checkAnswer(g *store.Group, began int64) {
 	if op := &g.Ops[0]; len(g.Ops) == 1 && !g.Allowed && op.Source == store.SourceStore {
-		if at := p.w.node.book(op.Def.Name, op.Key).refused[p.id]; at < began {
-			p.w.fail("answer", "process %d: %s %d of %s %q is refused; the store refused a call of the process %d µs before this one came", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, began-at)
+		if at := c.node.book(op.Def.Name, op.Key).refused[c.p.id]; at < began {
+			c.node.w.fail("answer", "process %d: %s %d of %s %q is refused; the store refused a call of the process %d µs before this one came", c.p.id, op.Verb, op.Cost, op.Def.Name, op.Key, began-at)
 		}
 	}
 }
@@ -619,19 +626,21 @@ func (p *process) checkAnswer(g *store.Group, began int64) {
 // faults have lost.
 func (w *world) checkConservation() {
 	var got, held, lost int64
-	for _, g := range w.node.grants() {
-		w.returned += g.taken - g.tokens
-		switch g.fate {
-		case leased:
-			held += g.taken
-		case heard:
-			got += g.taken
-			w.used += g.tokens
-		case "":
-			w.fail("conservation", "%s %q: %d tokens were taken at %.6f s; no caller heard of them, and no fault has lost them", g.k.limit, g.k.key, g.taken, float64(g.at-epoch)/1e6)
-		default:
-			w.lost[g.fate] += g.tokens
-			lost += g.tokens
+	for _, n := range w.nodes {
+		for _, g := range n.grants() {
+			w.returned += g.taken - g.tokens
+			switch g.fate {
+			case leased:
+				held += g.taken
+			case heard:
+				got += g.taken
+				w.used += g.tokens
+			case "":
+				w.fail("conservation", "%s %q: %d tokens were taken at %.6f s; no caller heard of them, and no fault has lost them", g.k.limit, g.k.key, g.taken, float64(g.at-epoch)/1e6)
+			default:
+				w.lost[g.fate] += g.tokens
+				lost += g.tokens
+			}
 		}
 	}
 	if w.fromLeases+w.refunded > held {
@@ -691,10 +700,10 @@ func (w *world) checkShares() {
 	if !w.equal {
 		return
 	}
-	for _, k := range w.node.keys() {
+	for _, k := range w.nodes[0].keys() {
 		shares := make([]int64, len(w.procs))
 		var all int64
-		for _, g := range w.node.books[k].uses {
+		for _, g := range w.nodes[0].books[k].uses {
 			shares[g.process] += g.tokens
 			all += g.tokens
 		}
@@ -728,7 +737,7 @@ func (n *node) compare(k at, bound *bound, b *book, grants []*grant) {
 			least, from = v, g.at
 		}
 		total += g.tokens
-		if over := total*scale - earned - least - max(bound.burst, b.reserved)*scale; over > 0 {
+		if over := total*scale - earned - least - max(bound.burst, b.reserved)*scale - bound.rate*bound.late; over > 0 {
 			n.w.fail("promise", "%s %q: from %.6f to %.6f s %d tokens too many were granted (burst %d, %d per %d µs): %v", k.limit, k.key,
 				float64(from-epoch)/1e6, float64(g.at-epoch)/1e6, (over+scale-1)/scale, bound.burst, bound.rate, bound.period, between(grants, from, g.at))
 			return
@@ -746,12 +755,6 @@ func between(grants []*grant, from, to int64) (list []string) {
 	return list
 }
 
-// inOrder sorts grants by their times.
-func inOrder(grants []*grant) []*grant {
-	slices.SortStableFunc(grants, func(a, b *grant) int { return cmp.Compare(a.at, b.at) })
-	return grants
-}
-
 func compare(a, b at) int {
 	return cmp.Or(cmp.Compare(a.limit, b.limit), cmp.Compare(a.key, b.key))
 }
@@ -760,9 +763,8 @@ func compare(a, b at) int {
 // with as many tokens, which is due and was requested less than a lease ago. A thousandth
 // is added for the drift of both clocks. The limit itself must have decided the request,
 // in the version that the caller knows, or a later one.
-func (p *process) useLease(op *store.Op) {
-	w := p.w
-	n := w.node
+func (c *client) useLease(op *store.Op) {
+	n, p, w := c.node, c.p, c.node.w
 	w.fromLeases += op.Granted
 	if op.Floor > 0 {
 		w.fail("lease", "process %d: %d of %s %q are used from a lease, although the call has a floor, which only the store knows", p.id, op.Granted, op.Def.Name, op.Key)

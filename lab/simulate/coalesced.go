@@ -21,21 +21,22 @@ type origin struct {
 }
 
 // coalesced puts the coalescer in front of the store.
-func (p *process) coalesced() {
-	s := must(coalesce.New(store.Lanes{Stores: []store.Store{p.store}}, coalesce.Config{
-		MaxBatch: 8, MaxQueue: 32, Timeout: 700 * time.Millisecond, Of: p.store,
+func (c *client) coalesced() {
+	p := c.p
+	s := must(coalesce.New(store.Lanes{Stores: []store.Store{c.store}}, coalesce.Config{
+		MaxBatch: 8, MaxQueue: 32, Timeout: 700 * time.Millisecond, Of: c.store,
 		// It is later than any machine's clock, so that no deadline of a context passes.
 		Clock: func() time.Time { return time.Unix(1<<34, p.monotonic()*1000) },
 		Go:    p.background,
 		After: func(d time.Duration, f func()) { p.unlessCrashed(d.Microseconds(), f) },
 		Gate:  func() coalesce.Gate { return &gate{p: p} },
 	}))
-	p.store = origins{p, s}
+	c.store = origins{c, s}
 }
 
 // origins is a store that gives each call an origin.
 type origins struct {
-	p     *process
+	c     *client
 	inner *coalesce.Store
 }
 
@@ -48,7 +49,7 @@ func (s origins) Abilities() store.Abilities {
 
 // Apply sends the groups of the batch.
 func (s origins) Apply(ctx context.Context, b *store.Batch) error {
-	w := s.p.w
+	w := s.c.p.w
 	list := make([]*origin, len(b.Groups))
 	for i := range b.Groups {
 		list[i] = &origin{t: w.task}
@@ -70,7 +71,7 @@ func (s origins) Apply(ctx context.Context, b *store.Batch) error {
 			}
 		}
 		if list[i].end(errors.Join(err, g.Err)); err == nil && g.Err == nil {
-			s.p.answered = w.now
+			s.c.answered = w.now
 		}
 	}
 	return err

@@ -3,6 +3,9 @@
 // in one thread, and all randomness comes from one seed, so that the same seed plays the
 // same history again.
 //
+// In some histories there are two regions, each with a store of its own, and processes
+// that call both.
+//
 // The store decides with the algebra of package store over a table in memory. Between a
 // process and the store are the service's own decorators: a call runs as a coroutine,
 // which is suspended while it waits for an answer. So a decorator may be in a simulation

@@ -3,9 +3,7 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
-	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell/store"
@@ -47,14 +45,17 @@ type step struct {
 	settle  int64
 	rate    int64
 	plan    string
-	both    bool  // a call also takes from the limit "window"
-	nested  bool  // the same, as it is the parent: as much, and for the same take
-	patient bool  // a refused call is repeated at the time it was told
-	rest    int64 // µs before the last third of the calls, which come at once; the first of these takes all free tokens
-	extend  bool  // a hold is extended before it is settled
-	leave   int64 // µs after which the caller leaves; 0: never
-	times   int   // how often a hold is settled or a reservation cancelled
-	floor   int64 // of each take and check
+	both    bool   // a call also takes from the limit "window"
+	nested  bool   // the same, as it is the parent: as much, and for the same take
+	patient bool   // a refused call is repeated at the time it was told
+	rest    int64  // µs before the last third of the calls, which come at once; the first of these takes all free tokens
+	extend  bool   // a hold is extended before it is settled
+	region  int    // the region whose store it happens to
+	where   string // the name of that store
+	wide    bool   // it happens to all processes of the region on their way to the home region
+	leave   int64  // µs after which the caller leaves; 0: never
+	times   int    // how often a hold is settled or a reservation cancelled
+	floor   int64  // of each take and check
 }
 
 // faults has the probabilities of network faults, in 1/1000 of the messages.
@@ -84,8 +85,9 @@ type bound struct {
 	burst        int64 // tokens
 	rate, period int64 // tokens a period, of µs
 	window       bool
-	first        bool // a window begins with a call
-	counts       bool // it bounds what is held at a time: burst
+	first        bool  // a window begins with a call
+	counts       bool  // it bounds what is held at a time: burst
+	late         int64 // µs; the promise also includes what comes back in this time
 }
 
 // A history is everything that is determined by a seed.
@@ -100,8 +102,9 @@ type history struct {
 	coalesces bool  // the processes coalesce calls, and some callers leave
 	equal     bool  // all processes make the same calls
 	leased    bool  // the limit "hot" is leased
-	far       bool  // the store is far away
-	way       int64 // µs that a message to such a store takes longer
+	far       bool  // the store is in another region
+	regional  bool  // half of the processes are in the store's region, the others in one with a store of its own
+	way       int64 // µs that a message to the store in the other region takes longer
 	local     bool  // the limit "hot" is decided by each process alone while the store does not answer
 	varied    bool  // the limit "hot" and its overrides change
 	nested    bool  // the limit "window" is the parent of "bucket"
@@ -122,7 +125,10 @@ func newHistory(seed uint64, n int, only []string) history {
 	// These are not drawn, so that the rest of the history does not depend on them.
 	h.guarded, h.far, h.local = seed%3 == 2, h.leased && seed%2 == 1, h.leased && seed%3 == 0
 	h.coalesces = seed%5 < 2
-	h.varied = h.leased && !h.far && seed/2%2 == 0
+	if h.regional = h.far && seed%4 == 1; h.regional {
+		h.processes = max(2, h.processes)
+	}
+	h.varied = h.leased && !h.regional && seed/2%2 == 0
 	h.nested = seed%7 == 3
 	h.drawKinds()
 	active := map[string]bool{}
@@ -139,7 +145,7 @@ func newHistory(seed uint64, n int, only []string) history {
 	if h.far {
 		h.way = 20_000 + int64(seed%7)*5_000
 	}
-	for range h.processes + 1 {
+	for range h.processes + h.stores() {
 		if d := r.Int64N(1001) - 500; active["drift"] {
 			h.drifts = append(h.drifts, d)
 		} else {
@@ -185,6 +191,9 @@ func (h *history) drawLimits(r *rand.Rand) {
 		h.limits = append(h.limits, hot)
 	}
 	h.drawn = len(h.limits)
+	if h.regional {
+		h.limits = append(h.limits, h.customer(&hot))
+	}
 	h.addLimits()
 	h.bounds = map[string]*bound{}
 	for _, l := range h.limits {
@@ -201,7 +210,7 @@ func (h *history) drawLimits(r *rand.Rand) {
 
 // drawStep draws a step. It draws the same numbers whatever faults are active.
 func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string]bool) step {
-	s := step{id: id, at: r.Int64N(length), process: r.IntN(h.processes), key: string(rune('a' + r.IntN(2))), limit: h.limits[r.IntN(h.drawn)].Name,
+	s := step{id: id, where: "store", at: r.Int64N(length), process: r.IntN(h.processes), key: string(rune('a' + r.IntN(2))), limit: h.limits[r.IntN(h.drawn)].Name,
 		cost: 1 + r.Int64N(4), n: 1 + r.IntN(14), gap: 100 + r.Int64N(20_000), span: 1000 + r.Int64N(300_000), rate: 2 + r.Int64N(200)}
 	if r.IntN(8) == 0 {
 		s.cost += r.Int64N(40)
@@ -267,6 +276,9 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	if h.coalesces && s.rate%3 == 0 {
 		s.leave = 1 + s.gap*s.rate%40_000
 	}
+	if h.regional {
+		s.place()
+	}
 	if s.kind == skew {
 		s.span = 600e6 * int64(which-50) / 50
 	}
@@ -286,26 +298,74 @@ func (h *history) leastBurst(rate int64) int64 {
 	return 3*int64(h.limits[3].Lease.Seconds()*float64(rate)) + 10
 }
 
-var kindNames = []string{"calls", "holds", "cut", "slow", "stall", "clockBack", "skew", "pause", "crash", "define", "override", "sweep"}
-
-// String lists the fields of the step that are set.
-func (s *step) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s", kindNames[s.kind], s.verb)
-	v := reflect.ValueOf(*s)
-	for i := range v.NumField() {
-		switch name := v.Type().Field(i).Name; {
-		case v.Field(i).IsZero() && name != "process", name == "id", name == "at", name == "kind", name == "verb":
-		default:
-			fmt.Fprintf(&b, " %s=%v", name, v.Field(i))
-		}
+// words describes which plan the calls of a step name, and what else they do.
+func (s *step) words() (text string) {
+	if s.plan != "" {
+		text = " by plan " + s.plan
 	}
-	return b.String()
+	if s.nested {
+		text += " and of its parent"
+	} else if s.both {
+		text += " and 1 of window"
+	}
+	if s.floor > 0 {
+		text += fmt.Sprintf(" with a floor of %d", s.floor)
+	}
+	return text
+}
+
+// String describes the step in words.
+func (s *step) String() string {
+	p := fmt.Sprintf("process %d ", s.process)
+	ms := fmt.Sprintf("%.1f ms", float64(s.span)/1000)
+	switch s.kind {
+	case calls:
+		if s.rest > 0 {
+			return p + fmt.Sprintf("calls %d times, every %.1f ms, and after %.1f ms %d times at once: take %d of %s %q", s.n-s.n/3, float64(s.gap)/1000, float64(s.rest)/1000, s.n/3, s.cost, s.limit, s.key) + s.words()
+		}
+		return p + fmt.Sprintf("calls %d times, every %.1f ms: %s %d of %s %q", s.n, float64(s.gap)/1000, s.verb, s.cost, s.limit, s.key) + s.words()
+	case holds:
+		return p + fmt.Sprintf("holds %d times, every %.1f ms: %d of %s %q%s for %s, settled to %d after %.1f ms", s.n, float64(s.gap)/1000, s.cost, s.limit, s.key, s.words(), ms, s.settle, float64(s.back)/1000)
+	case cut:
+		if s.wide {
+			return "region 1 is cut off from the home region for " + ms
+		}
+		return p + "is cut off from the " + s.where + " for " + ms
+	case slow:
+		return "messages take up to " + ms + " longer"
+	case stall:
+		return "the " + s.where + " answers nothing for " + ms
+	case clockBack:
+		return "the clock of the " + s.where + " steps back by " + ms
+	case skew:
+		return p + fmt.Sprintf("sets its wall clock %.0f s further", float64(s.span)/1e6)
+	case pause:
+		return p + "stands still for " + ms
+	case crash:
+		return p + "crashes"
+	case override:
+		if s.n <= 4 {
+			return fmt.Sprintf("limit %s %q has no override now", s.limit, s.key)
+		}
+		if s.limit == "slots" {
+			return fmt.Sprintf("limit %s %q has the burst %d now", s.limit, s.key, s.cost)
+		}
+		if s.plan != "" {
+			return fmt.Sprintf("limit %s %q has the plan %s now", s.limit, s.key, s.plan)
+		}
+		return fmt.Sprintf("limit %s %q has the rate %d and the burst %d now", s.limit, s.key, s.rate, s.cost)
+	case define:
+		if s.limit == "slots" {
+			return fmt.Sprintf("limit %s has the burst %d now", s.limit, s.cost)
+		}
+		return fmt.Sprintf("limit %s has the rate %d now", s.limit, s.rate)
+	}
+	return "the " + s.where + " sweeps"
 }
 
 // play makes one step happen.
 func (w *world) play(s *step) {
-	p, n := w.procs[s.process], w.node
+	p, n := w.procs[s.process], w.nodes[s.region]
 	if s.kind > holds {
 		w.tracef("%s", s)
 	}
@@ -315,7 +375,7 @@ func (w *world) play(s *step) {
 			w.after(s.when(i), func() { p.deliver(func() { p.call(s, i) }) })
 		}
 	case cut:
-		p.cut = max(p.cut, w.now+s.span)
+		w.cutOff(s)
 	case slow:
 		w.faults.slow = s.span
 		w.after(s.span*4, func() { w.faults.slow = 0 })
@@ -381,7 +441,9 @@ func (n *node) define(s *step) {
 		n.rates[l.Name].define(n.time(), l)
 		n.rates[l.Name].defined = w.now
 		for i, p := range w.procs {
-			w.after(int64(i+1)*s.gap, func() { p.deliver(func() { p.defs[d.Name] = d }) })
+			if c := p.own; c.node == n {
+				w.after(int64(i+1)*s.gap, func() { p.deliver(func() { c.defs[d.Name] = d }) })
+			}
 		}
 	}
 }

@@ -31,7 +31,7 @@ func (h *history) drawKinds() {
 		slid:    n/7%3 == 1,
 		blocked: n/11%4 == 1,
 		first:   n/13%4 == 2,
-		heldHot: h.leased && n/2%3 == 0,
+		heldHot: h.leased && !h.regional && n/2%3 == 0,
 	}
 }
 
@@ -161,17 +161,17 @@ func (n *node) checkHeld(op *store.Op, l *level) {
 // holds is the ability Holds: it asks the store, across the network, which holds of a key
 // live.
 func (l link) holds(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
-	p, w := l.p, l.p.w
-	t, f := w.task, &w.faults
-	lost := p.cut > w.now || happens(t.rng, f.lost+f.lostAnswers)
-	p.later(t, f.delay(t.rng, p.usual))
-	if lost || w.node.stall > w.now {
-		p.later(t, patience)
+	c := l.c
+	w, t, f := c.p.w, c.p.w.task, &c.p.w.faults
+	lost := c.cut > w.now || happens(t.rng, f.lost+f.lostAnswers)
+	c.p.later(t, f.delay(t.rng, c.usual))
+	if lost || c.node.stall > w.now {
+		c.p.later(t, patience)
 		return nil, errLate
 	}
 	t.looked = w.now
-	records, _ := w.node.table.Records(d.Name, key)
-	list := store.KeyHolds(records, w.node.time())
-	p.later(t, f.delay(t.rng, p.usual))
+	records, _ := c.node.table.Records(d.Name, key)
+	list := store.KeyHolds(records, c.node.time())
+	c.p.later(t, f.delay(t.rng, c.usual))
 	return list, nil
 }

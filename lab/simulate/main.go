@@ -2,16 +2,30 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"os/signal"
 	"slices"
-	"strings"
 	"syscall"
+
+	"github.com/alecthomas/kong"
 )
+
+type flags struct {
+	Seed   *uint64  `xor:"seed" placeholder:"N" help:"Play the history of seed N, and print it."`
+	Seeds  *int     `xor:"seed" placeholder:"N" help:"Play the histories of the seeds 0 to N-1. If one breaks a promise, stop and print the steps that are needed for it. Default 1000."`
+	Steps  int      `default:"300" placeholder:"N" help:"Steps of a history: bursts of calls, and faults. Default 300."`
+	Faults []string `placeholder:"LIST" help:"The faults that may happen, separated by commas. Default: all."`
+}
+
+const description = `Simulate a cluster with faults in virtual time, and check its promises.
+
+Examples:
+  go run ./lab/simulate --seeds 1000
+  go run ./lab/simulate --seed 7
+  go run ./lab/simulate --seed 7 --faults lost,clock-back`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -25,28 +39,27 @@ func main() {
 
 // command parses args, plays the histories and prints what they did.
 func command(ctx context.Context, args []string, stdout io.Writer) error {
-	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
-	seed := flags.Int64("seed", -1, "play the history of this `seed`, and print it")
-	seeds := flags.Int("seeds", 1000, "play the histories of the seeds 0 to `N`-1; if one breaks a promise, stop and print the steps that are needed for it")
-	faults := flags.String("faults", "", "a `list` of the faults that may happen, separated by commas (default all)")
-	if err := flags.Parse(args); err != nil {
+	var f flags
+	parser, err := kong.New(&f, kong.Name("simulate"), kong.Description(description))
+	if err != nil {
 		return err
 	}
-	var o options
-	if *faults != "" {
-		o.Faults = strings.Split(*faults, ",")
+	if _, err := parser.Parse(args); err != nil {
+		return err
 	}
-	if err := checkFaults(o.Faults); err != nil {
-		return fmt.Errorf("--faults: %w", err)
+	if err := f.check(); err != nil {
+		return err
 	}
-	if *seed >= 0 {
-		r := run(uint64(*seed), o)
+	o := options{Steps: f.Steps, Faults: f.Faults}
+	if f.Seed != nil {
+		r := run(*f.Seed, o)
 		if err := r.Print(stdout, o); err != nil {
 			return err
 		}
 		return end(stdout, r, 1)
 	}
-	r, err := all(ctx, *seeds, o)
+	seeds := f.seeds()
+	r, err := all(ctx, seeds, o)
 	if err != nil {
 		return err
 	}
@@ -55,7 +68,27 @@ func command(ctx context.Context, args []string, stdout io.Writer) error {
 			return err
 		}
 	}
-	return end(stdout, r, *seeds)
+	return end(stdout, r, seeds)
+}
+
+func (f *flags) seeds() int {
+	if f.Seeds == nil {
+		return 1000
+	}
+	return *f.Seeds
+}
+
+func (f *flags) check() error {
+	switch {
+	case f.Steps < 1:
+		return fmt.Errorf("--steps: %d is less than 1", f.Steps)
+	case f.seeds() < 1:
+		return fmt.Errorf("--seeds: %d is less than 1", f.seeds())
+	}
+	if err := checkFaults(f.Faults); err != nil {
+		return fmt.Errorf("--faults: %w", err)
+	}
+	return nil
 }
 
 // end prints the result of n histories.

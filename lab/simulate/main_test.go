@@ -28,8 +28,17 @@ func TestAsDocumented(t *testing.T) {
 }
 
 func TestBadInput(t *testing.T) {
-	const want = `--faults: unknown fault "foo"; the faults are lost, lost-answers, twice, `
-	if out, err := program(t, "--faults", "lost,foo"); err == nil || out != "" || !strings.Contains(err.Error(), want) {
-		t.Errorf("%v\n%s; want %s", err, out, want)
+	for _, tc := range []struct {
+		args string
+		want string
+	}{
+		{"--seed 7 --seeds 3", "--seed and --seeds can't be used together"},
+		{"--seeds 0", "--seeds: 0 is less than 1"},
+		{"--steps 0", "--steps: 0 is less than 1"},
+		{"--faults lost,foo", `--faults: unknown fault "foo"; the faults are lost, lost-answers, twice, `},
+	} {
+		if out, err := program(t, strings.Fields(tc.args)...); err == nil || out != "" || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v\n%s; want %s", tc.args, err, out, tc.want)
+		}
 	}
 }

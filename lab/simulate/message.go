@@ -9,19 +9,19 @@ import (
 )
 
 // A link is the store as a process sees it: across a network.
-type link struct{ p *process }
+type link struct{ c *client }
 
 // Abilities returns none but the limits, and where holds stand beside leases, those.
 func (l link) Abilities() store.Abilities {
 	ab := store.Abilities{Store: l, Limits: l}
-	if l.p.w.heldHot {
+	if l.c.p.w.heldHot {
 		ab.Holds = l.holds
 	}
 	return ab
 }
 
 // Registry implements store.Definer.
-func (l link) Registry() *store.Registry { return &l.p.w.node.reg }
+func (l link) Registry() *store.Registry { return &l.c.node.reg }
 
 // Define implements store.Definer.
 func (l link) Define(context.Context, store.Limit, string) (*store.Definition, error) {
@@ -39,14 +39,14 @@ var errLate = fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, context.DeadlineExce
 
 // Apply sends the batch to the store, and waits for its answer.
 func (l link) Apply(_ context.Context, b *store.Batch) error {
-	w, t := l.p.w, l.p.w.task
+	w, t := l.c.p.w, l.c.p.w.task
 	if t.stopped { // a coalescer would turn a panic of the store into an error
 		panic(stopped{})
 	}
-	m := &message{w: w, t: t, p: l.p, groups: copyGroups(b.Groups)} // a copy, because the store may decide it after the caller has left
+	m := &message{w: w, t: t, c: l.c, groups: copyGroups(b.Groups)} // a copy, because the store may decide it after the caller has left
 	m.send()
 	w.after(patience, func() {
-		l.p.deliver(func() { m.answer(nil, errLate) })
+		l.c.p.deliver(func() { m.answer(nil, errLate) })
 	})
 	t.leaving = func() { m.answer(nil, fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, t.ctx.Err())) }
 	for !m.done {
@@ -91,7 +91,7 @@ func copyGroups(groups []store.Group) []store.Group {
 type message struct {
 	w      *world
 	t      *task
-	p      *process
+	c      *client
 	groups []store.Group // as sent
 	copies int           // number of copies that may arrive
 	sent   int64         // true time
@@ -111,20 +111,20 @@ type fate struct {
 
 func (m *message) send() {
 	r, f := m.t.rng, &m.w.faults
-	m.copies, m.sent, m.sentMono = 1, m.w.now, m.p.monotonic()
+	m.copies, m.sent, m.sentMono = 1, m.w.now, m.c.p.monotonic()
 	if happens(r, f.duplicates) && !m.once() { // a Refund must not be repeated
 		m.copies = 2
 	}
 	for i := range m.copies {
-		x := fate{there: f.delay(r, m.p.usual), back: f.delay(r, m.p.usual), lost: happens(r, f.lost), answerIsLost: happens(r, f.lostAnswers)}
+		x := fate{there: f.delay(r, m.c.usual), back: f.delay(r, m.c.usual), lost: happens(r, f.lost), answerIsLost: happens(r, f.lostAnswers)}
 		if i > 0 && m.groups[0].ID != (store.Reservation{}) {
 			x.there *= 64 // the bucket may have become full in between
 		}
 		switch {
-		case m.p.cut > m.w.now:
-			m.w.tracef("process %d: cut off, nothing arrives", m.p.id)
+		case m.c.cut > m.w.now:
+			m.w.tracef("process %d: cut off, nothing arrives", m.c.p.id)
 		case x.lost:
-			m.w.tracef("process %d: a request is lost", m.p.id)
+			m.w.tracef("process %d: a request is lost", m.c.p.id)
 		default:
 			m.w.after(x.there, func() { m.arrive(x, i > 0) })
 		}
@@ -133,7 +133,7 @@ func (m *message) send() {
 
 // once reports whether the message must not arrive twice.
 func (m *message) once() bool {
-	return slices.ContainsFunc(m.groups, func(g store.Group) bool { return m.caller(&g).ask })
+	return slices.ContainsFunc(m.groups, func(g store.Group) bool { t := m.caller(&g); return t.ask || t.once })
 }
 
 // caller returns the task that asked for a group of the message.
@@ -147,7 +147,7 @@ func (m *message) caller(g *store.Group) *task {
 // arrive decides one copy of the message.
 func (m *message) arrive(x fate, again bool) {
 	w := m.w
-	if until := m.w.node.stall; until > w.now {
+	if until := m.c.node.stall; until > w.now {
 		w.at(until, func() { m.arrive(x, again) })
 		return
 	}
@@ -156,22 +156,22 @@ func (m *message) arrive(x fate, again bool) {
 		groups = copyGroups(groups)
 	}
 	if again {
-		w.tracef("process %d: the next request is there twice", m.p.id)
+		w.tracef("process %d: the next request is there twice", m.c.p.id)
 	}
 	m.got = nil
 	for i := range groups {
-		m.w.node.decide(&groups[i], m)
+		m.c.node.decide(&groups[i], m)
 	}
 	got := m.got
 	lose := func(why string) {
 		for _, g := range got {
 			if g.fate == "" {
 				g.fate = why
-				w.tracef("process %d: %d tokens lost: %s", m.p.id, g.taken, why)
+				w.tracef("process %d: %d tokens lost: %s", m.c.p.id, g.taken, why)
 			}
 		}
 	}
-	_, lives := m.p.tasks[m.t]
+	_, lives := m.c.p.tasks[m.t]
 	switch {
 	case again:
 		lose("request twice")
@@ -181,12 +181,12 @@ func (m *message) arrive(x fate, again bool) {
 		lose("crash")
 	case x.answerIsLost:
 		lose("lost answer")
-	case m.p.cut > w.now:
+	case m.c.cut > w.now:
 		lose("partition")
 	default:
 		w.after(x.back, func() {
-			m.p.deliver(func() {
-				if _, lives := m.p.tasks[m.t]; m.done {
+			m.c.p.deliver(func() {
+				if _, lives := m.c.p.tasks[m.t]; m.done {
 					lose("late answer")
 				} else if !lives {
 					lose("crash")
@@ -208,12 +208,12 @@ func (m *message) arrive(x fate, again bool) {
 
 // answer ends the task's wait, if the task still waits.
 func (m *message) answer(groups []store.Group, err error) {
-	if _, lives := m.p.tasks[m.t]; !lives || m.done {
+	if _, lives := m.c.p.tasks[m.t]; !lives || m.done {
 		return
 	}
 	if m.done, m.err = true, err; err == nil {
 		if m.reply = groups; groups[0].Err == nil && !m.w.coalesces {
-			m.p.answered = m.w.now
+			m.c.answered = m.w.now
 		}
 	}
 	m.t.resume()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -10,6 +11,7 @@ import (
 // A node is a store: limits, rows and a clock.
 type node struct {
 	w      *world
+	id     int
 	reg    store.Registry
 	limits []store.Limit
 	bounds map[string]*bound
@@ -22,14 +24,17 @@ type node struct {
 
 	books   map[at]*book
 	records map[string]*record // holds and reservations, by id
+
+	refunds int64 // tokens of the limit "customer" that were given back
+	late    int64 // µs: the longest time from the take of such tokens to their return
 }
 
 type at struct{ limit, key string }
 
-// newNode makes the store with the limits of the history.
-func newNode(w *world) *node {
-	n := &node{w: w, drift: w.drifts[0], limits: slices.Clone(w.limits), bounds: map[string]*bound{}, rates: map[string]*rates{}, table: table{rows: map[at]row{}, pending: map[store.Reservation]store.Pending{}, holds: map[string]store.Hold{}}, books: map[at]*book{}, records: map[string]*record{}}
-	for _, l := range slices.Backward(n.limits) { // a parent comes after its child
+// newNode makes the store of a region, with limits.
+func newNode(w *world, id int, drift int64, limits []store.Limit) *node {
+	n := &node{w: w, id: id, drift: drift, limits: limits, bounds: map[string]*bound{}, rates: map[string]*rates{}, table: table{rows: map[at]row{}, pending: map[store.Reservation]store.Pending{}, holds: map[string]store.Hold{}}, books: map[at]*book{}, records: map[string]*record{}}
+	for _, l := range slices.Backward(limits) { // a parent comes after its child
 		b := *w.bounds[l.Name]
 		n.bounds[l.Name], n.rates[l.Name] = &b, newRates(&l)
 		if _, err := n.reg.Define(epoch, l, store.OwnerCode); err != nil {
@@ -37,6 +42,14 @@ func newNode(w *world) *node {
 		}
 	}
 	return n
+}
+
+// String names the store.
+func (n *node) String() string {
+	if len(n.w.nodes) == 1 {
+		return "store"
+	}
+	return fmt.Sprintf("store of region %d", n.id)
 }
 
 // epoch is the store's time when a history begins, in µs.

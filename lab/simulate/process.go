@@ -6,24 +6,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"github.com/dipwell/dipwell/internal/away"
 	"github.com/dipwell/dipwell/store"
 )
 
-// A process calls the store through decorators of its own.
+// A process calls one store, or the stores of its region and of the home region.
 type process struct {
-	w     *world
-	id    int
-	store store.Store
-	defs  map[string]*store.Definition // the limits as the process knows them
-	usual int64                        // µs that a message usually takes
-
-	answered int64 // true time of the last answer that it got
-	opened   int64 // true time at which its breaker opened; 0: it is closed
-	cut      int64 // true time until which no message passes between it and the store
-
-	memory *away.Fallback   // decides while the store does not answer; or nil
-	alone  map[string]alone // by key of the limit "hot"
+	w         *world
+	id        int
+	home, own *client // of the home region's store and of its own region's; one if there is one store
 
 	drift  int64 // parts per million by which its clocks are fast
 	origin int64 // its monotonic clock when the history begins
@@ -36,18 +26,29 @@ type process struct {
 	asks    int // number of background tasks so far
 }
 
-// process makes a process.
-func (w *world) process(i int) *process {
-	p := &process{w: w, id: i, drift: w.drifts[i+1], origin: int64(i+1) * 1e12, usual: w.faults.usual + w.way}
-	p.begin()
-	return p
-}
-
 // begin starts the process with empty decorators.
 func (p *process) begin() {
 	p.tasks = map[*task]struct{}{}
 	p.lives++
-	p.connect()
+	for _, c := range p.clients() {
+		c.begin()
+	}
+}
+
+// clients returns the process's access to each store.
+func (p *process) clients() []*client {
+	if p.own == p.home {
+		return []*client{p.own}
+	}
+	return []*client{p.home, p.own}
+}
+
+// client returns the process's access to the store of a limit.
+func (p *process) client(limit string) *client {
+	if limit == "hot" {
+		return p.home
+	}
+	return p.own
 }
 
 // monotonic returns its monotonic clock in µs.
@@ -97,10 +98,16 @@ func (p *process) call(s *step, i int) {
 			t.ctx, t.cancel = context.WithCancel(t.ctx)
 			p.whileLives(t, s.leave, t.leave)
 		}
+		if p.w.regional && s.limit == "hot" && !s.rests(i) {
+			t.both = true
+			p.takeBoth(s, t)
+			return
+		}
 		var b store.Batch
+		c := p.client(s.limit)
 		p.batch(s, t, i, &b)
 		for try := 0; ; try++ {
-			if p.ask(s, &b) != nil {
+			if c.ask(s, &b) != nil {
 				return
 			}
 			g := &b.Groups[0]
@@ -126,7 +133,7 @@ func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 		op.Verb, op.Cost, op.Floor = store.VerbTakeUpTo, 1e6, 0
 	}
 	if s.both {
-		g.Ops = append(g.Ops, store.Op{Def: p.defs[s.second()], Key: s.key, Verb: s.verb, Cost: 1})
+		g.Ops = append(g.Ops, store.Op{Def: p.own.defs[s.second()], Key: s.key, Verb: s.verb, Cost: 1})
 	}
 	if s.nested {
 		for i := range g.Ops {
@@ -142,11 +149,11 @@ func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 }
 
 // ask makes a call, and checks the answer.
-func (p *process) ask(s *step, b *store.Batch) error {
-	began := p.w.now
-	err := p.apply(b)
-	if p.tell(s, &b.Groups[0], err); err == nil {
-		p.checkAnswer(&b.Groups[0], began)
+func (c *client) ask(s *step, b *store.Batch) error {
+	began := c.p.w.now
+	err := c.apply(b)
+	if c.tell(s, &b.Groups[0], err); err == nil {
+		c.checkAnswer(&b.Groups[0], began)
 	}
 	return err
 }
@@ -193,12 +200,12 @@ func (p *process) end(s *step, g store.Group) {
 	} else if h != nil {
 		what = fmt.Sprintf("settles hold %s to %v", h.ID, h.Costs)
 	}
-	b := store.Batch{Groups: []store.Group{g}}
-	if err := p.apply(&b); err != nil {
+	c, b := p.client(s.limit), store.Batch{Groups: []store.Group{g}}
+	if err := c.apply(&b); err != nil {
 		what += ": " + err.Error()
-	} else if p.memory != nil {
+	} else if c.memory != nil {
 		for i := range b.Groups[0].Ops {
-			p.checkAlone(&b.Groups[0].Ops[i], true)
+			c.checkAlone(&b.Groups[0].Ops[i], true)
 		}
 	}
 	p.w.tracef("process %d: %s", p.id, what)
@@ -206,7 +213,7 @@ func (p *process) end(s *step, g store.Group) {
 
 // definition returns the definition that a call names: the limit or one of its plans.
 func (p *process) definition(s *step) *store.Definition {
-	d := p.defs[s.limit]
+	d := p.client(s.limit).defs[s.limit]
 	if v := d.WithPlan(s.plan); v != nil {
 		return v
 	}
@@ -231,9 +238,12 @@ func (p *process) whileLives(t *task, d int64, f func()) {
 }
 
 // tell records an answer in the history, and checks it.
-func (p *process) tell(s *step, g *store.Group, err error) {
-	op := &g.Ops[0]
+func (c *client) tell(s *step, g *store.Group, err error) {
+	p, op := c.p, &g.Ops[0]
 	p.w.calls++
+	if t := p.w.task; t.both {
+		t.follow(g, err)
+	}
 	if p.w.trace != nil {
 		p.w.tracef("process %d: %s", p.id, answerText(s, g, err))
 	}
@@ -241,16 +251,16 @@ func (p *process) tell(s *step, g *store.Group, err error) {
 		return
 	}
 	if len(g.Ops) == 1 && !op.Allowed && op.Source == store.SourceDenyCache {
-		p.checkRefusal(op, g.Hold)
+		c.checkRefusal(op, g.Hold)
 	}
-	if p.memory != nil && len(g.Ops) == 1 {
-		p.checkAlone(op, g.Hold != nil)
+	if c.memory != nil && len(g.Ops) == 1 {
+		c.checkAlone(op, g.Hold != nil)
 	}
 	if !g.Allowed {
 		return
 	}
 	if g.Hold != nil && g.Hold.Repeated {
-		if r := p.w.node.records[g.Hold.ID]; r != nil {
+		if r := c.node.records[g.Hold.ID]; r != nil {
 			for _, part := range r.parts {
 				if part.grant != nil {
 					p.w.heard += part.taken
@@ -261,7 +271,7 @@ func (p *process) tell(s *step, g *store.Group, err error) {
 	}
 	for i := range g.Ops {
 		if op := &g.Ops[i]; op.Source == store.SourceLease {
-			p.useLease(op)
+			c.useLease(op)
 		} else if op.Source == store.SourceStore && op.Verb < store.VerbCharge {
 			p.w.heard += op.Took()
 		}
@@ -270,14 +280,24 @@ func (p *process) tell(s *step, g *store.Group, err error) {
 
 func answerText(s *step, g *store.Group, err error) string {
 	op := &g.Ops[0]
-	what := fmt.Sprintf("step %d, %s %d of %s %q: ", s.id, op.Verb, op.Cost, op.Def.Name, op.Key)
+	what := fmt.Sprintf("%s %d of %s %q%s: ", op.Verb, s.cost, op.Def.Name, s.key, s.words())
+	if s.kind == holds {
+		what = fmt.Sprintf("holds %d of %s %q%s as %s: ", s.cost, s.limit, s.key, s.words(), g.Hold.ID)
+	}
 	switch {
 	case err != nil:
 		return what + err.Error()
-	case !g.Allowed:
-		what += fmt.Sprintf("refused for %d µs", op.Retry)
+	case g.Allowed:
+		what += fmt.Sprintf("%d, %d left", op.Granted, op.Remaining)
+		if op.Delay > 0 {
+			what += fmt.Sprintf(", in %.3f ms", float64(op.Delay)/1000)
+		}
+	case op.Allowed:
+		what += "refused by window"
+	case op.Never:
+		what += "never"
 	default:
-		what += fmt.Sprintf("%d, %d left, in %d µs", op.Granted, op.Remaining, op.Delay)
+		what += fmt.Sprintf("refused for %.3f ms", float64(op.Retry)/1000)
 	}
 	return what + " (" + op.Source.String() + ")"
 }

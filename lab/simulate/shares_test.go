@@ -24,7 +24,7 @@ func TestEqualShares(t *testing.T) {
 			continue
 		}
 		n++
-		h.processes, h.equal, h.guarded = 4, true, false
+		h.processes, h.equal, h.guarded, h.regional = 4, true, false, false
 		h.drifts = make([]int64, h.processes+1)
 		for p := range h.processes {
 			h.steps = append(h.steps, step{id: p, at: int64(37 * p), process: p, limit: hot.Name, key: "a", verb: store.VerbTake, cost: 1, n: calls, gap: gap + int64(7*p)})

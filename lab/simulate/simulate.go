@@ -62,7 +62,10 @@ func (h history) play(trace func(line string)) *result {
 // end plays a history and returns the world at its end.
 func (h history) end(trace func(line string)) *world {
 	w := &world{history: h, trace: trace, lost: map[string]int64{}, seen: map[string]int{}}
-	w.node = newNode(w)
+	w.nodes = []*node{newNode(w, 0, h.drifts[0], slices.Clone(h.limits))}
+	if h.regional {
+		w.nodes = append(w.nodes, newNode(w, 1, h.drifts[h.processes+1], h.regionLimits()))
+	}
 	for i := range h.processes {
 		w.procs = append(w.procs, w.process(i))
 	}
@@ -72,10 +75,15 @@ func (h history) end(trace func(line string)) *world {
 	}
 	w.run()
 	for _, p := range w.procs {
-		p.close()
+		for _, c := range p.clients() {
+			c.close()
+		}
 	}
 	if w.wrong == nil {
-		w.node.checkPromise()
+		for _, n := range w.nodes {
+			n.checkPromise()
+			n.checkCustomers()
+		}
 		w.checkConservation()
 		w.checkShares()
 	}

@@ -30,7 +30,7 @@ func TestSeeds(t *testing.T) {
 		}
 		t.Fatalf("seed %d: %v\n%s", r.Seed, r.Violation, b.String())
 	}
-	for _, fault := range []string{"caller left", "crash", "late answer", "lost answer", "partition", "request twice"} {
+	for _, fault := range []string{"caller left", "crash", "give-back", "late answer", "lost answer", "partition", "request twice"} {
 		if r.Lost[fault] == 0 {
 			t.Errorf("no token was lost by %q; the histories are too tame", fault)
 		}

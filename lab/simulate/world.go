@@ -17,9 +17,10 @@ type world struct {
 	queue []event // the next one is the last
 	seq   uint64
 	task  *task // the task that is running
+	idle  []*coroutine
 
 	history
-	node  *node
+	nodes []*node // the first one is that of the home region
 	procs []*process
 	wrong *violation
 	trace func(line string) // nil: no trace
@@ -66,6 +67,9 @@ func (w *world) run() {
 			t.stop()
 		}
 	}
+	for _, c := range w.idle {
+		c.stop()
+	}
 }
 
 func (w *world) fail(check, format string, args ...any) {
@@ -96,15 +100,24 @@ type task struct {
 	rng     *rand.Rand // its own, so that dropping another step does not change it
 	ask     bool       // runs in the background of a decorator, not for a caller
 	got     []*grant   // grants of the call that was last answered
+	both    bool       // its caller calls two limits
+	mine    *grant     // grant of the limit "customer" that its caller has
 	stopped bool
 	ctx     context.Context    // of the task's calls
 	cancel  context.CancelFunc // cancels ctx
 	leaving func()             // called if the caller leaves while the task waits; or nil
 	looked  int64              // true time at which the store told it which holds live
-	ended   bool
-	yield   func(struct{}) bool
-	next    func() (struct{}, bool)
-	end     func()
+	once    bool               // its messages arrive at most once
+	on      *coroutine
+}
+
+// A coroutine runs one task after another, so that they share a stack that has grown
+// already.
+type coroutine struct {
+	run   func()
+	yield func(struct{}) bool
+	next  func() (struct{}, bool)
+	stop  func()
 }
 
 // stopped is the panic of a task whose process has crashed.
@@ -114,35 +127,55 @@ func (stopped) Error() string { return "the process has crashed" }
 
 // start runs f now, as a task of a process, until it waits.
 func (w *world) start(p *process, rng *rand.Rand, ask bool, f func(t *task)) {
-	t := &task{w: w, p: p, rng: rng, ask: ask, ctx: context.Background()}
-	t.next, t.end = iter.Pull(func(yield func(struct{}) bool) {
-		defer func() {
-			if r := recover(); r != nil && r != (stopped{}) {
-				panic(r)
-			}
-		}()
-		t.yield = yield
-		f(t)
-		t.ended = true
-	})
+	t := &task{w: w, p: p, rng: rng, ask: ask, on: w.coroutine(), ctx: context.Background()}
+	t.on.run = func() { f(t) }
 	p.tasks[t] = struct{}{}
 	t.resume()
+}
+
+// coroutine returns a coroutine that runs no task.
+func (w *world) coroutine() *coroutine {
+	if n := len(w.idle); n > 0 {
+		c := w.idle[n-1]
+		w.idle = w.idle[:n-1]
+		return c
+	}
+	c := &coroutine{}
+	c.next, c.stop = iter.Pull(c.runAll)
+	return c
+}
+
+// runAll runs tasks until it is stopped, by a crash or at the end of the history.
+func (c *coroutine) runAll(yield func(struct{}) bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(stopped); !ok {
+				panic(r)
+			}
+		}
+	}()
+	c.yield = yield
+	for more := true; more; more = yield(struct{}{}) {
+		c.run()
+		c.run = nil
+	}
 }
 
 // resume runs a task until it waits again or ends.
 func (t *task) resume() {
 	w, before := t.w, t.w.task
 	w.task = t
-	t.next()
-	if w.task = before; t.ended {
+	t.on.next()
+	if w.task = before; t.on.run == nil {
 		delete(t.p.tasks, t)
+		w.idle = append(w.idle, t.on)
 	}
 }
 
 // stop ends a task that waits.
 func (t *task) stop() {
 	t.stopped = true
-	t.end()
+	t.on.stop()
 }
 
 // leave ends the wait of a task whose caller leaves.
@@ -156,7 +189,7 @@ func (t *task) leave() {
 
 // wait suspends the task that runs until it is resumed.
 func (t *task) wait() {
-	if !t.yield(struct{}{}) {
+	if !t.on.yield(struct{}{}) {
 		panic(stopped{})
 	}
 }

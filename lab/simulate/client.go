@@ -11,25 +11,42 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// connect makes empty decorators.
-func (p *process) connect() {
-	p.defs = map[string]*store.Definition{}
-	for _, d := range p.w.node.reg.All() {
-		p.defs[d.Name] = d
+// A client is a process's access to one store, through decorators of its own.
+type client struct {
+	p     *process
+	node  *node
+	store store.Store
+	defs  map[string]*store.Definition // the limits as the process knows them
+	usual int64                        // µs that a message usually takes
+
+	answered int64 // true time of the last answer that it got
+	opened   int64 // true time at which its breaker opened; 0: it is closed
+	cut      int64 // true time until which no message passes between it and the store
+
+	memory *away.Fallback   // decides while the store does not answer; or nil
+	alone  map[string]alone // by key of the limit "hot"
+}
+
+// begin starts the client with empty decorators.
+func (c *client) begin() {
+	p := c.p
+	c.defs = map[string]*store.Definition{}
+	for _, d := range c.node.reg.All() {
+		c.defs[d.Name] = d
 	}
-	p.store = link{p}
-	p.opened = 0
+	c.store = link{c}
+	c.opened = 0
 	if p.w.coalesces {
-		p.coalesced()
+		c.coalesced()
 	}
 	if p.w.guarded {
-		p.guard()
+		c.guard()
 	}
 	if p.w.cached { // with one set of slots, so that the random seed of its hash does not affect which slots are replaced
-		p.store = must(denycache.New(p.store, denycache.Config{Clock: p.monotonic, Keys: 8}))
+		c.store = must(denycache.New(c.store, denycache.Config{Clock: p.monotonic, Keys: 8}))
 	}
-	if p.defs["hot"] != nil {
-		p.store = lease.New(p.store, lease.Config{
+	if c.defs["hot"] != nil {
+		c.store = lease.New(c.store, lease.Config{
 			Clock:   func() int64 { return p.monotonic() * 1000 },
 			Wall:    func() int64 { return (epoch + p.w.now + p.skew) * 1000 },
 			Go:      p.background,
@@ -39,21 +56,21 @@ func (p *process) connect() {
 			Stripes: 1, // which processor runs does not depend on the seed
 		})
 	}
-	p.close()
-	if p.w.local && p.defs["hot"] != nil {
-		p.memory = must(away.NewFallback(p.store, away.FallbackConfig{
+	c.close()
+	if p.w.local && c.defs["hot"] != nil {
+		c.memory = must(away.NewFallback(c.store, away.FallbackConfig{
 			MaxKeys: 64, Clock: p.monotonic,
 			Wall: func() int64 { return epoch + p.w.now + p.skew },
 		}))
-		p.store, p.alone = p.memory, map[string]alone{}
+		c.store, c.alone = c.memory, map[string]alone{}
 	}
 }
 
 // close releases memory.
-func (p *process) close() {
-	if p.memory != nil {
-		_ = p.memory.Close()
-		p.memory = nil
+func (c *client) close() {
+	if c.memory != nil {
+		_ = c.memory.Close()
+		c.memory = nil
 	}
 }
 
@@ -69,12 +86,13 @@ type alone struct {
 // be, as far as it knows, if everything that came back since the store's last answer were
 // for it. A thousandth of the time is added for the drift of both clocks. Holds are not
 // counted, because they give back what they took.
-func (p *process) checkAlone(op *store.Op, hold bool) {
-	a := p.alone[op.Key]
+func (c *client) checkAlone(op *store.Op, hold bool) {
+	p := c.p
+	a := c.alone[op.Key]
 	switch op.Source {
 	case store.SourceStore:
 		if op.Def.OnStoreError == store.FailLocal && (op.TS > a.ts || op.TS == a.ts && op.Used >= a.used) {
-			p.alone[op.Key] = alone{op: *op, ts: op.TS, used: op.Used}
+			c.alone[op.Key] = alone{op: *op, ts: op.TS, used: op.Used}
 		}
 	case store.SourceFallbackLocal:
 		if op.Took() > 0 { // a refusal leaves the row as it is, and an answer that is older than the refusal may still come
@@ -82,12 +100,12 @@ func (p *process) checkAlone(op *store.Op, hold bool) {
 				a.granted += op.Granted
 			}
 		}
-		p.alone[op.Key] = a
-		if a.op.Def == nil || a.op.Def.Number != op.Def.Number || p.w.node.backs > 0 {
+		c.alone[op.Key] = a
+		if a.op.Def == nil || a.op.Def.Number != op.Def.Number || c.node.backs > 0 {
 			return
 		}
 		r := &op.Def.Rule
-		back := float64(op.Def.Rate) * (float64(p.w.node.time()-a.op.TS) + 0.001*float64(p.w.now)) / 1e6
+		back := float64(op.Def.Rate) * (float64(c.node.time()-a.op.TS) + 0.001*float64(p.w.now)) / 1e6
 		if free := float64(r.Cap-a.op.Used)/float64(r.Unit) + back + 1; float64(a.granted) > max(free, 0) {
 			p.w.fail("alone", "process %d: %d of %s %q were granted without the store, which had %.1f", p.id, a.granted, op.Def.Name, op.Key, free)
 		}
@@ -95,9 +113,10 @@ func (p *process) checkAlone(op *store.Op, hold bool) {
 }
 
 // guard puts a circuit breaker in front of the store.
-func (p *process) guard() {
-	p.store = away.NewBreaker(p.store, away.BreakerConfig{
-		OnChange: p.breaks,
+func (c *client) guard() {
+	p := c.p
+	c.store = away.NewBreaker(c.store, away.BreakerConfig{
+		OnChange: c.breaks,
 		Clock:    func() time.Duration { return time.Duration(p.monotonic()) * time.Microsecond },
 		Go:       p.background,
 		After: func(d time.Duration, f func()) func() bool {
@@ -126,21 +145,23 @@ func must[T any](made T, err error) T {
 
 // breaks checks that the breaker opens only if nothing was answered for as long as a
 // probe may take, and records when it opened.
-func (p *process) breaks(why error) {
-	if p.opened = 0; why == nil {
+func (c *client) breaks(why error) {
+	p := c.p
+	if c.opened = 0; why == nil {
 		return
 	}
-	p.opened = p.w.now
+	c.opened = p.w.now
 	p.w.tracef("process %d: the breaker opens", p.id)
-	if p.answered > 0 && p.w.now-p.answered < opensAfter {
-		p.w.fail("breaker", "process %d: the breaker opens %d µs after an answer of the store", p.id, p.w.now-p.answered)
+	if c.answered > 0 && p.w.now-c.answered < opensAfter {
+		p.w.fail("breaker", "process %d: the breaker opens %d µs after an answer of the store", p.id, p.w.now-c.answered)
 	}
 }
 
 // checkOpen checks that the breaker fails calls only until the store answers.
-func (p *process) checkOpen() {
-	if p.opened == 0 || p.answered > p.opened {
-		p.w.fail("breaker", "process %d: the breaker fails a call; it opened at %d, and the store has answered at %d", p.id, p.opened, p.answered)
+func (c *client) checkOpen() {
+	p := c.p
+	if c.opened == 0 || c.answered > c.opened {
+		p.w.fail("breaker", "process %d: the breaker fails a call; it opened at %d, and the store has answered at %d", p.id, c.opened, c.answered)
 	}
 }
 
@@ -148,17 +169,17 @@ func (p *process) checkOpen() {
 const opensAfter = 299_800
 
 // apply is Apply of a batch of one group.
-func (p *process) apply(b *store.Batch) error {
-	err := p.store.Apply(p.w.task.ctx, b)
+func (c *client) apply(b *store.Batch) error {
+	err := c.store.Apply(c.p.w.task.ctx, b)
 	if errors.Is(err, away.ErrOpen) {
-		p.checkOpen()
+		c.checkOpen()
 	}
 	if err == nil {
 		err = b.Groups[0].Err
 	}
 	var field *store.FieldError // a settle above max_charge
 	if err != nil && !errors.As(err, &field) && !errors.Is(err, store.ErrStore) && !errors.Is(err, store.ErrReservation) && !errors.Is(err, store.ErrUnknownHold) && !errors.Is(err, store.ErrHoldConflict) {
-		p.w.fail("error", "process %d: %v", p.id, err)
+		c.p.w.fail("error", "process %d: %v", c.p.id, err)
 	}
 	return err
 }
