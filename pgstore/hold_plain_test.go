@@ -498,3 +498,29 @@ func TestReservationBesideSettle(t *testing.T) {
 		})
 	}
 }
+
+// TestHoldThatWaited checks the reset of a hold that waited for its row for longer than its
+// tokens take to come back.
+func TestHoldThatWaited(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('api', 1000, interval '1 second'), dipwell.take('api', 'k')")
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it has ended
+	must(t, tx, "select dipwell.take('api', 'k')")
+	held := make(chan error, 1)
+	reset := -1.0
+	go func() {
+		held <- pool.QueryRow(t.Context(), "select extract(epoch from reset_after)::float from dipwell.hold('api', 'k', ttl => interval '1 minute')").Scan(&reset)
+	}()
+	eventually(t, "waiting for the row", func() bool {
+		return number(t, pool, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()") == 1
+	})
+	must(t, tx, "select pg_sleep(0.1)")
+	if err := errors.Join(tx.Commit(t.Context()), <-held); err != nil || reset < 0 {
+		t.Errorf("%v s: %v", reset, err)
+	}
+}
