@@ -25,7 +25,7 @@ type ReplayCmd struct {
 	By        string   `default:"ip" placeholder:"FIELD" help:"The field that is the key: ip, user, method, path, url, status, agent, referer, or another name of the log; none if all limits are shared, which have no key. ip, or ip=FIELD, is an address and counts as in the middleware. Several with + between them make a key of several parts, such as tenant+user. Default ip."`
 	Trusted   []string `name:"trusted-proxies" placeholder:"PREFIX" help:"Proxies that are skipped, from the right, in a list of addresses, such as 10.0.0.0/8. Default: those of --config, or none, and then the client is the first of a list."`
 	Where     []string `sep:"none" placeholder:"CONDITION" help:"FIELD=VALUE, or FIELD~PATTERN with a regular expression: keep only the lines that match. May be given again."`
-	Plan      string   `placeholder:"FIELD" help:"The field with the name of a request's plan."`
+	Plan      []string `sep:"none" placeholder:"FIELD" help:"The field with the name of a request's plan; or FIELD=VALUE:PLAN or FIELD~PATTERN:PLAN, for those that match. May be given again; the first that matches decides."`
 	Cost      string   `default:"1" placeholder:"N|FIELD" help:"Tokens that a request costs: a number, or a field such as bytes. Default 1."`
 	All       bool     `help:"A request is granted by all limits or charged by none. Otherwise each limit decides alone."`
 	Pattern   string   `placeholder:"GROK|NAME" help:"How to read a line: a grok pattern that captures time and ip, or a format: combined, common, vhost_combined, json, csv, alb, elb, haproxy, envoy, w3c. Default: recognized from the log's first lines."`

@@ -42,7 +42,7 @@ func TestReplayReports(t *testing.T) {
 // store.
 func TestReplayConfig(t *testing.T) {
 	const file = exampleLimits
-	code, out, errs := replayRun("", "--log", exampleLog, "--config", file, "--where", "method~^(GET|POST)$", "--json")
+	code, out, errs := replayRun("", "--log", exampleLog, "--config", file, "--plan", "ip=2001:db8::77:banned", "--plan", "agent~curl:script", "--where", "method~^(GET|POST)$", "--json")
 	var rep struct {
 		Requests, Filtered, Malformed int
 		Limits                        []struct {
@@ -51,6 +51,10 @@ func TestReplayConfig(t *testing.T) {
 			Granted        int
 			Refused        int
 			RefusedByOther int `json:"refused_by_other"`
+			Plans          []struct {
+				Plan             string
+				Granted, Refused int
+			}
 		}
 		NotJudged []struct{ Limit string } `json:"not_judged"`
 	}
@@ -60,6 +64,11 @@ func TestReplayConfig(t *testing.T) {
 	page, all := rep.Limits[0], rep.Limits[1]
 	if !strings.HasPrefix(page.Limit, "page=") || all.ParentOf != "page" || page.Granted != all.Granted || page.Refused != all.RefusedByOther || rep.NotJudged[0].Limit != "jobs" {
 		t.Errorf("%+v", rep)
+	}
+	for _, p := range page.Plans {
+		if p.Plan == "banned" && (p.Granted != 0 || p.Refused != 62) {
+			t.Errorf("%+v", p)
+		}
 	}
 	code, out, errs = replayRun("", "--log", exampleLog, "--config", file, "--limit", "page")
 	if code != 0 || errs != "" || !strings.Contains(out, "asked with limit page, as its parent") || strings.Contains(out, "not replayed") {
@@ -144,6 +153,7 @@ func TestReplayNamesTheBadFlag(t *testing.T) {
 		{"--where: ", []string{"--log", log, limit, "--where", "ip"}},
 		{"--where: ", []string{"--log", log, limit, "--where", "shoe=1"}},
 		{"--where: ", []string{"--log", log, limit, "--where", "ip~("}},
+		{"--plan: ", []string{"--log", log, limit, "--plan", "ip=192.0.2.7:gold"}},
 		{"--plan: ", []string{"--log", log, limit, "--plan", "shoe"}},
 		{"--limit: page is given twice", []string{"--log", log, limit, limit}},
 		{"--log: open", []string{"--log", log + ".gone", limit}},

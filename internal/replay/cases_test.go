@@ -187,7 +187,7 @@ func TestAddressesCountAsInTheMiddleware(t *testing.T) {
 				continue
 			}
 			want, wrong := httplimit.ClientIP(trusted...)(request)
-			f := fields{proxies: trusted, list: []field{{"by", "ip", true}}, by: []int{0}, cost: -1, plan: -1}
+			f := fields{proxies: trusted, list: []field{{"by", "ip", true}}, by: []int{0}, cost: -1}
 			var rec record
 			err := f.fill(&rec, []value{{text: []byte(list)}})
 			if trusted != nil && strings.TrimSpace(list) == "" { // no header: the middleware takes the peer

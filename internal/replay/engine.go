@@ -44,7 +44,7 @@ func newEngine(l *lineup, o *Options) *engine {
 		}
 		j.table = e.tables[at]
 		j.at = j.table.add(j.def)
-		if o.Plan != "" && j.plans != nil {
+		if len(o.Plan) > 0 && j.plans != nil {
 			j.byPlan = make([]PlanResult, len(j.plans))
 		}
 	}

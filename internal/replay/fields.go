@@ -34,7 +34,7 @@ type fields struct {
 	cost  int   // index in list, or -1
 	fixed int64 // cost of every line, if cost is -1
 	where []condition
-	plan  int      // index in list, or -1
+	plans []planRule
 	names []string // of plans; a record has the index + 1
 
 	proxies front.Proxies
@@ -48,9 +48,16 @@ type condition struct {
 	pattern *regexp.Regexp
 }
 
+// A planRule says which plan requests name.
+type planRule struct {
+	field     int        // the field whose value is the name of the plan
+	condition *condition // or a condition that the requests of one plan meet
+	plan      uint16
+}
+
 // newFields reads the options By, Cost, Where and Plan for the limits of a replay.
 func newFields(o *Options, l *lineup) (*fields, error) {
-	f := &fields{cost: -1, plan: -1, names: l.plans, proxies: o.TrustedProxies}
+	f := &fields{cost: -1, names: l.plans, proxies: o.TrustedProxies}
 	parts := strings.Split(o.By, "+")
 	f.path = l.paths || len(parts) > 1
 	for _, name := range parts {
@@ -69,14 +76,16 @@ func newFields(o *Options, l *lineup) (*fields, error) {
 		f.cost = f.index("cost", o.Cost)
 	}
 	for _, text := range o.Where {
-		c, err := f.condition(text)
+		c, err := f.condition("where", text)
 		if err != nil {
 			return nil, err
 		}
 		f.where = append(f.where, *c)
 	}
-	if o.Plan != "" {
-		f.plan = f.index("plan", o.Plan)
+	for _, text := range o.Plan {
+		if err := f.plan(text); err != nil {
+			return nil, err
+		}
 	}
 	return f, nil
 }
@@ -93,19 +102,57 @@ func (f *fields) index(option, name string) int {
 	return len(f.list) - 1
 }
 
-func (f *fields) condition(text string) (*condition, error) {
+func (f *fields) condition(option, text string) (*condition, error) {
 	at := strings.IndexAny(text, "=~")
 	if at < 1 {
-		return nil, &dipwell.FieldError{Field: "where", Reason: fmt.Sprintf("%q is neither FIELD=VALUE nor FIELD~PATTERN", text)}
+		return nil, &dipwell.FieldError{Field: option, Reason: fmt.Sprintf("%q is neither FIELD=VALUE nor FIELD~PATTERN", text)}
 	}
-	c := &condition{field: f.index("where", text[:at]), value: text[at+1:]}
+	c := &condition{field: f.index(option, text[:at]), value: text[at+1:]}
 	if text[at] == '~' {
 		var err error
 		if c.pattern, err = regexp.Compile(c.value); err != nil {
-			return nil, &dipwell.FieldError{Field: "where", Reason: fmt.Sprintf("%q: %v", text, err)}
+			return nil, &dipwell.FieldError{Field: option, Reason: fmt.Sprintf("%q: %v", text, err)}
 		}
 	}
 	return c, nil
+}
+
+// plan reads FIELD, FIELD=VALUE:PLAN or FIELD~PATTERN:PLAN. In FIELD=PLAN the value is
+// also the name of the plan.
+func (f *fields) plan(text string) (err error) {
+	if name := strings.TrimPrefix(text, "field="); name != "" && !strings.ContainsAny(name, "=~") {
+		f.plans = append(f.plans, planRule{field: f.index("plan", name)})
+		return nil
+	}
+	var r planRule
+	condition, plan, ok := text, "", false
+	if at := strings.LastIndexByte(text, ':'); at >= 0 {
+		condition, plan, ok = text[:at], text[at+1:], true
+	}
+	if r.condition, err = f.condition("plan", condition); err != nil {
+		return err
+	}
+	if !ok {
+		plan = r.condition.value
+	}
+	if r.plan, ok = f.planIndex(plan); !ok {
+		return &dipwell.FieldError{Field: "plan", Reason: fmt.Sprintf("%s: no limit has a plan %q%s", text, plan, f.known())}
+	}
+	f.plans = append(f.plans, r)
+	return nil
+}
+
+func (f *fields) known() string {
+	if len(f.names) == 0 {
+		return "; they have none"
+	}
+	return "; they have " + strings.Join(f.names, ", ")
+}
+
+// planIndex returns what a record stores for a plan: its index + 1.
+func (f *fields) planIndex(name string) (uint16, bool) {
+	i, ok := slices.BinarySearch(f.names, name)
+	return uint16(i + 1), ok
 }
 
 // fill sets the key, plan and cost of a record. It returns errFiltered if the line
@@ -189,7 +236,7 @@ func (f *fields) client(v *value, name string) error {
 		}
 		return malformed(fmt.Sprintf("its %s %s is not an address%s", name, excerpt(v.text), list))
 	}
-	if v.key = append(v.key[:0], front.AddrKey(a)...); len(f.where) > 0 || f.plan >= 0 {
+	if v.key = append(v.key[:0], front.AddrKey(a)...); len(f.where)+len(f.plans) > 0 {
 		v.text = []byte(a.String())
 	}
 	return nil
@@ -201,22 +248,27 @@ func firstOf(list []byte) string {
 	return string(bytes.TrimSpace(first))
 }
 
-// planOf returns the index + 1 of the plan that a line names, or 0.
+// planOf returns the index of the plan that a line names, or 0.
 func (f *fields) planOf(values []value) (uint16, error) {
-	if f.plan < 0 {
-		return 0, nil
-	}
-	v := &values[f.plan]
-	switch text := string(v.text); {
-	case errors.Is(v.err, errNull), v.err == nil && (text == "" || text == "-"):
-		return 0, nil
-	case v.err != nil:
-		return 0, v.err
-	default:
-		i, ok := slices.BinarySearch(f.names, text)
-		if !ok {
-			return 0, malformed(fmt.Sprintf("no limit has a plan %.80q", text))
+	for i := range f.plans {
+		r := &f.plans[i]
+		if r.condition != nil {
+			if r.condition.matches(values) {
+				return r.plan, nil
+			}
+			continue
 		}
-		return uint16(i + 1), nil
+		v := &values[r.field]
+		if text := string(v.text); v.err == nil && text != "" && text != "-" {
+			plan, ok := f.planIndex(text)
+			if !ok {
+				return 0, malformed(fmt.Sprintf("no limit has a plan %.80q", text))
+			}
+			return plan, nil
+		}
+		if v.err != nil && !errors.Is(v.err, errNull) {
+			return 0, v.err
+		}
 	}
+	return 0, nil
 }

@@ -323,7 +323,7 @@ func fuzzParser(f *testing.F, format string, names []string, seeds ...string) {
 	}
 	var readers []*reader
 	for _, by := range names {
-		for _, o := range []Options{{Cost: "1"}, {Cost: "bytes"}, {Cost: "1", Where: []string{"ip~1"}, Plan: "bytes"}} {
+		for _, o := range []Options{{Cost: "1"}, {Cost: "bytes"}, {Cost: "1", Where: []string{"ip~1"}, Plan: []string{"bytes"}}} {
 			o.By, o.Pattern = by, format
 			fields, err := newFields(&o, &lineup{keys: true, paths: by == "ip"})
 			if err != nil {

@@ -76,7 +76,7 @@ func parseDecisions(t *testing.T, text string) (out []decided) {
 func TestPlansAndParentsEqualTheLimiter(t *testing.T) {
 	list, log := requests(3000)
 	for _, all := range []bool{false, true} {
-		o := Options{Limits: tree(t), By: "Tenant+User", Cost: "N", Plan: "Tier", All: all}
+		o := Options{Limits: tree(t), By: "Tenant+User", Cost: "N", Plan: []string{"Tier"}, All: all}
 		if !all { // a call of two children cannot choose two plans of their parent
 			o.Limits[1].Plans = dipwell.NewPlans(dipwell.Plan{Name: "pro", Rate: 30, Burst: 45, Children: true}, dipwell.Plan{Name: "banned", Rate: 1})
 		}
@@ -184,7 +184,7 @@ func TestWhere(t *testing.T) {
 	}
 	// A line counts whatever else in it is broken.
 	broken := "192.0.2.1 - - [14/Mar/2026:09:00:00 +0000] \"GET /\" 200 1 \"-\" \"open\n"
-	if n, filtered, malformed := count(Options{Where: []string{"ip=192.0.2.1"}}, broken); n != 1 || filtered+malformed != 0 {
+	if n, filtered, malformed := count(Options{Where: []string{"ip=192.0.2.1"}, Plan: []string{"agent~bot:slow"}}, broken); n != 1 || filtered+malformed != 0 {
 		t.Errorf("%d requests, %d filtered, %d malformed", n, filtered, malformed)
 	}
 	csv := "time;ip;path\n1773478800;192.0.2.1;/api\n1773478800;192.0.2.1;/x\n"
@@ -193,7 +193,7 @@ func TestWhere(t *testing.T) {
 	}
 }
 
-// The plan of a request by the value of a field, and without.
+// The plan of a request: by the value of a field, by conditions, and without.
 func TestPlanOfARequest(t *testing.T) {
 	log := `{"time":1773478800,"user":"ann","tier":"pro"}
 {"time":1773478800,"user":"ann","tier":"gold"}
@@ -202,20 +202,32 @@ func TestPlanOfARequest(t *testing.T) {
 {"time":1773478800,"user":"ann"}
 {"time":1773478800,"user":"root","tier":"-"}
 `
-	const wantPlans, wantBad = "pro   ", `line 2: no limit has a plan "gold"; line 5: there is no tier in it`
-	o := Options{Limits: tree(t), Ask: []string{"user"}, By: "user+user", Plan: "tier"}
-	text, rep := decisions(t, inMemory([]byte(log)), o)
-	var plans, bad []string
-	for _, d := range parseDecisions(t, text) {
-		if d.Limit == "user" {
-			plans = append(plans, d.Plan)
+	for _, c := range []struct {
+		plan []string
+		want string // of the lines that count, the plan
+		bad  string
+	}{
+		{[]string{"tier"}, "pro   ", `line 2: no limit has a plan "gold"; line 5: there is no tier in it`},
+		{[]string{"field=tier"}, "pro   ", `line 2: no limit has a plan "gold"; line 5: there is no tier in it`},
+		{[]string{"tier=pro"}, "pro     ", ""},
+		{[]string{"user=root:staff", "tier=gold:pro"}, " pro    staff", ""},
+		{[]string{"tier~.:pro", "shoe~.:staff"}, "pro pro    pro", ""},
+		{[]string{"user~^a:pro", "user~.:staff"}, "pro pro pro pro pro staff", ""},
+	} {
+		o := Options{Limits: tree(t), Ask: []string{"user"}, By: "user+user", Plan: c.plan}
+		text, rep := decisions(t, inMemory([]byte(log)), o)
+		var plans, bad []string
+		for _, d := range parseDecisions(t, text) {
+			if d.Limit == "user" {
+				plans = append(plans, d.Plan)
+			}
 		}
-	}
-	for _, b := range rep.BadLines {
-		bad = append(bad, fmt.Sprintf("line %d: %s", b.Line, b.Reason))
-	}
-	if got := strings.Join(plans, " "); got != wantPlans || strings.Join(bad, "; ") != wantBad {
-		t.Errorf("%q, %q", got, bad)
+		for _, b := range rep.BadLines {
+			bad = append(bad, fmt.Sprintf("line %d: %s", b.Line, b.Reason))
+		}
+		if got := strings.Join(plans, " "); got != c.want || strings.Join(bad, "; ") != c.bad {
+			t.Errorf("%q: %q, %q; want %q", c.plan, got, bad, c.want)
+		}
 	}
 }
 
@@ -245,7 +257,10 @@ func TestLineupIsChecked(t *testing.T) {
 		{Options{Limits: tree(t), By: "tenant+user", Where: []string{"=x"}}, `where: "=x" is neither`},
 		{Options{Limits: tree(t), By: "tenant+user", Where: []string{"user~("}}, `where: "user~(": error parsing regexp`},
 		{Options{Limits: tree(t), By: "tenant+user", Where: []string{"shoe=1"}}, `where: there is no column "shoe"`},
-		{Options{Limits: tree(t), By: "tenant+user", Plan: "shoe"}, `plan: there is no column "shoe"`},
+		{Options{Limits: tree(t), By: "tenant+user", Plan: []string{"shoe"}}, `plan: there is no column "shoe"`},
+		{Options{Limits: tree(t), By: "tenant+user", Plan: []string{"user=ann:gold"}}, `plan: user=ann:gold: no limit has a plan "gold"; they have banned, pro, staff`},
+		{Options{Limits: tree(t), By: "tenant+user", Plan: []string{""}}, `plan: "" is neither`},
+		{Options{Limits: tree(t), By: "tenant", Ask: []string{"tenant"}, Plan: []string{"tenant=acme:pro"}}, `no limit has a plan "pro"; they have none`},
 	} {
 		rep, err := Run(context.Background(), log, c.o)
 		left, isLeft := strings.CutPrefix(c.want, "left ")

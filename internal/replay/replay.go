@@ -47,10 +47,11 @@ type Options struct {
 	// out. Default: none.
 	Where []string
 
-	// Plan is the field with the name of a request's plan. The request has none if it is
-	// empty, - or null. A limit without a plan of the name is asked as it is; a line whose
-	// plan no limit has is malformed. Default: none.
-	Plan string
+	// Plan says which plan a request names: FIELD, whose value is its name, or the
+	// request has none if it is empty, - or null; or FIELD=VALUE:PLAN or
+	// FIELD~PATTERN:PLAN. The first that applies counts. A limit without a plan of the
+	// name is asked as it is; a line whose plan no limit has is malformed. Default: none.
+	Plan []string
 
 	// Cost is a whole number of tokens, or the field with that number. Default: 1.
 	Cost string

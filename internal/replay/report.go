@@ -19,7 +19,7 @@ type Report struct {
 	Malformed int64     `json:"malformed"`
 	Filtered  int64     `json:"filtered"` // lines that do not meet Where
 	Where     []string  `json:"where,omitempty"`
-	Plan      string    `json:"plan,omitempty"`
+	Plan      []string  `json:"plan,omitempty"`
 	BadLines  []BadLine `json:"malformed_lines"` // the first 10
 	Disorder  int64     `json:"out_of_order"`    // requests that are earlier than the request before
 	First     *int64    `json:"first_us"`
