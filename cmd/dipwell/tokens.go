@@ -74,8 +74,8 @@ const (
 // names, those of the callers before it.
 func (s *settings) callerToken(i int, names map[[sha256.Size]byte]string) (digest [sha256.Size]byte, err error) {
 	c, setting := &s.Callers[i], fmt.Sprintf("callers[%d].token_file", i)
-	switch {
-	case c.TokenFile == "":
+	switch c.TokenFile {
+	case "":
 		setting = fmt.Sprintf("callers[%d].token_sha256", i)
 		_, err = hex.Decode(digest[:], []byte(c.TokenSHA256))
 	default:

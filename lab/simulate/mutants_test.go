@@ -112,14 +112,13 @@ func TestMutants(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-overlay", overlay, "-run", "^TestSeeds$", ".")
 			cmd.Env = append(os.Environ(), "DIPWELL_LONG=", "DIPWELL_SEEDS=1000")
 			out, err := cmd.CombinedOutput()
-			switch {
-			case err == nil:
+			if err == nil {
 				t.Error("1,000 histories did not find it")
-			default:
-				found := regexp.MustCompile(`(?m)(seed \d+: |panic: ).*`).FindString(string(out)) // the mistake may make a panic of a history
-				if t.Log(found); found == "" {
-					t.Errorf("%s", out)
-				}
+				return
+			}
+			found := regexp.MustCompile(`(?m)(seed \d+: |panic: ).*`).FindString(string(out)) // the mistake may make a panic of a history
+			if t.Log(found); found == "" {
+				t.Errorf("%s", out)
 			}
 		})
 	}
