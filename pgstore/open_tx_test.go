@@ -176,6 +176,7 @@ func TestDefineLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	rate := func() int64 { return l.Limit("api").Rate }
+	eventually(t, "the limits are read", func() bool { _, err := l.Check(t.Context(), "api", "k", 1); return err == nil })
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
