@@ -16,8 +16,7 @@ declare
     r record; -- the numbers that decide
     x record; -- the row
     d dipwell.decision;
-    of_row text := coalesce(key, ''); -- its key
-    rows_  text[]; -- of a limit with shards
+    of_row text; -- key of it, if the limit has shards
 begin
     select l.id, l.version as number, l.unit, l.every, l.add, l.cap, l.grid, l.ticks,
             (l.plain or l.spread or (l.every = 0 and l.cap <= l.add or l.algorithm = 'leaky_bucket' and take.floor is null) and l.block_us is null) and l.parent is null and l.parts is null
@@ -32,45 +31,38 @@ begin
     end if;
     if r.plain and cost >= 1 and coalesce(floor, 0) >= 0 and cost <= r.cap / r.unit - coalesce(floor, 0) and (key is null) = r.shared and key is distinct from '' then
         if r.by_key then
-            if r.shards > 1 then -- the better one of two rows that nobody has locked, or any such row; else one of the two, for which the UPDATE waits
-                rows_ := dipwell_internal.two_rows(r.shards, of_row);
-                of_row := rows_[1];
-                for round in 1..2 loop
-                    select b.key into x from (
-                            select q.key from unnest((select rows_)) q (key) cross join lateral (select dipwell_internal.plain_used(y.used, y.ts, n, r.every, r.add, r.grid, r.ticks) as used
-                                from dipwell.buckets y where y.limit_id = r.id and y.key = q.key limit 1) b order by b.used offset 0) q
-                        cross join lateral (select y.key from dipwell.buckets y where y.limit_id = r.id and y.key = q.key and y.version = r.number and (y.due <= n) is not true
-                            and dipwell_internal.plain_used(y.used, y.ts, n, r.every, r.add, r.grid, r.ticks) <= r.cap - take.cost * r.unit limit 1 for no key update skip locked) b limit 1;
-                    if found then
-                        of_row := x.key;
-                        exit;
-                    end if;
-                    rows_ := dipwell_internal.row_keys(r.shards, coalesce(key, ''));
-                end loop;
+            if r.shards > 1 then -- the better one of two rows that nobody has locked
+                select q.key into of_row from unnest(dipwell_internal.two_rows(r.shards, coalesce(take.key, ''))) q (key)
+                    cross join lateral (select dipwell_internal.plain_used(y.used, y.ts, n, r.every, r.add, r.grid, r.ticks) as used
+                        from dipwell.buckets y where y.limit_id = r.id and y.key = q.key and y.version = r.number limit 1) b order by b.used limit 1;
+                perform from dipwell.buckets b where b.limit_id = r.id and b.key = of_row and b.version = r.number and (b.due <= n) is not true
+                    and dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) <= r.cap - take.cost * r.unit for no key update skip locked;
+                if not found then
+                    return dipwell_internal.ask(0, limit_name, key, cost, plan, floor);
+                end if;
+                key := of_row;
             elsif r.every = 0 then -- windows by a calendar: the present one
-                select w.since, w.till, w.since, w.till - w.since into r.since, r.till, r.grid, r.every from dipwell_internal.window_at(r.id, r.number, take.limit_name, of_row, n) w;
+                select w.since, w.till, w.since, w.till - w.since into r.since, r.till, r.grid, r.every from dipwell_internal.window_at(r.id, r.number, take.limit_name, coalesce(take.key, ''), n) w;
             else -- windows without a start
-                r.grid := r.grid + dipwell_internal.key_offset(limit_name, of_row, r.every);
+                r.grid := r.grid + dipwell_internal.key_offset(limit_name, coalesce(key, ''), r.every);
             end if;
         end if;
         update dipwell.buckets b
             set used = dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) + take.cost * r.unit, ts = greatest(n, b.ts),
                 low = b.low - greatest(b.low - dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks), 0)
-            where b.limit_id = r.id and b.key = of_row and b.version = r.number and (b.due <= n) is not true and b.ts >= r.since and b.ts < r.till
+            where b.limit_id = r.id and b.key = coalesce(take.key, '') and b.version = r.number and (b.due <= n) is not true and b.ts >= r.since and b.ts < r.till
                 and dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) <= r.cap - (take.cost + coalesce(take.floor, 0)) * r.unit
             returning true, (r.cap - b.used) / r.unit, null::interval, dipwell_internal.plain_wait(b.used, b.ts, n, r.every, r.add, r.grid),
                 take.cost, interval '0', false, null::uuid into d;
         if found then
             return d;
-        elsif r.shards > 1 then
-            return dipwell_internal.ask(0, limit_name, key, cost, plan, floor);
         end if;
         select b.version = r.number and b.lows is null and b.due is null and b.ts >= r.since and b.ts < r.till and not r.leaky as plain, dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) as used, greatest(n, b.ts) as ts into x
-            from dipwell.buckets b where b.limit_id = r.id and b.key = of_row;
+            from dipwell.buckets b where b.limit_id = r.id and b.key = coalesce(take.key, '');
         if not found then
             insert into dipwell.buckets as b (used, ts, limit_id, version, key)
-                select take.cost * r.unit, dipwell_internal.now_us(), r.id, r.number, of_row
-                where octet_length(of_row) <= 512 and not exists (select from dipwell.key_overrides o where o.limit_id = r.id and o.key = of_row)
+                select take.cost * r.unit, dipwell_internal.now_us(), r.id, r.number, coalesce(take.key, '')
+                where octet_length(coalesce(take.key, '')) <= 512 and not exists (select from dipwell.key_overrides o where o.limit_id = r.id and o.key = coalesce(take.key, ''))
                 on conflict do nothing
                 returning true, (r.cap - b.used) / r.unit, null::interval, dipwell_internal.plain_wait(b.used, b.ts, b.ts, r.every, r.add, r.grid),
                     take.cost, interval '0', false, null::uuid into d;
