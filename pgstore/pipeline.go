@@ -33,11 +33,11 @@ type question struct {
 	err  error          // what its answer says is wrong with it alone; the transaction goes on
 }
 
-// decidePipelined decides groups that need the functions, with one statement for each, and one
-// for all plain holds, in one round trip. A transaction decides several of them, after one
-// statement that locks their rows in the order in which others lock them. It returns the groups that must be decided in another
-// way, or again: among them are those of transactions that the server has rolled back because of
-// one group.
+// decidePipelined decides groups that need the functions, in one round trip: one statement
+// decides all plain holds of a transaction, another all their settles, and one each other
+// group. Before them a statement locks the rows, in the order in which others lock them. It
+// returns the groups that must be decided in another way, or again: among them are those of
+// transactions that the server has rolled back because of one group.
 func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
 	if !s.autocommit() {
 		return groups
