@@ -62,7 +62,7 @@ func TestEachLineIsText(t *testing.T) {
 	p.stdout.wait(t, `serving admin calls on (\S+) \(page: \S+/ui/\)\n`)
 	post(t, p.url+"/v1/take", "limit=login&key=a")
 	post(t, p.url+"/v1/take", "limit=login&key=a")
-	p.stderr.wait(t, `dipwell: msg=refused limit=login cost=1 source=store key=\S+ retry_after=\S+\n`)
+	p.stderr.wait(t, `dipwell: refused limit=login cost=1 source=store key=\S+ retry_after=\S+\n`)
 	write("limits:\n  - {name: login, rate: oops, per: 1d}\n")
 	p.stderr.wait(t, `dipwell: the last good configuration stays in force\n`)
 	checkText(t, p)
@@ -118,7 +118,7 @@ func TestTextLog(t *testing.T) {
 	log.Print("of log")
 	slog.With("a", 1).WithGroup("g").Info("m", "text", "b c", "msg", "d")
 	l.error(errors.New("away"))
-	if got, want := b.String(), `dipwell: msg="http: panic serving\ngoroutine 1"`+"\ndipwell: msg=\"of log\"\ndipwell: msg=m a=1 g.text=\"b c\" g.msg=d\ndipwell: away\n"; got != want {
+	if got, want := b.String(), "dipwell: http: panic serving\ndipwell: goroutine 1\ndipwell: of log\ndipwell: m a=1 g.text=\"b c\" g.msg=d\ndipwell: away\n"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
@@ -152,12 +152,12 @@ func TestErrorIsJSON(t *testing.T) {
 // The start is also logged as text, without passwords.
 func TestStartLine(t *testing.T) {
 	p := start(t, "--listen", "127.0.0.1:0", "--limit", "a=1/1s", "--limit", "b=1/1s", "--store", "redis://user:secret@127.0.0.1:1/0")
-	m := p.stderr.wait(t, `dipwell: msg=starting version=(\S+) store=redis://\.\.\.@127\.0\.0\.1:1/0 limits=2 limit_names="\[a b\]"\n`)
+	m := p.stderr.wait(t, `dipwell: starting version=(\S+) store=redis://\.\.\.@127\.0\.0\.1:1/0 limits=2 limit_names="\[a b\]"\n`)
 	if m[1] == "" || strings.Contains(m[0], "secret") {
 		t.Error(m[0])
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	p.stderr.wait(t, `dipwell: msg=stopping\ndipwell: msg=stopped took=`)
+	p.stderr.wait(t, `dipwell: stopping\ndipwell: stopped took=`)
 }

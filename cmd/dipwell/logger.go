@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -62,12 +63,23 @@ func (l *logger) slog() *slog.Logger {
 	}}))
 }
 
-// prefixed writes the name of the program before each line.
+// prefixed writes lines of slog's TextHandler, which begin with the message, as those of
+// logger are.
 type prefixed struct{ to io.Writer }
 
 func (p prefixed) Write(line []byte) (int, error) {
-	_, err := fmt.Fprintf(p.to, "dipwell: %s", line)
-	return len(line), err
+	text := strings.TrimPrefix(strings.TrimSuffix(string(line), "\n"), "msg=")
+	if quoted, err := strconv.QuotedPrefix(text); err == nil {
+		message, _ := strconv.Unquote(quoted)
+		text = message + text[len(quoted):]
+	}
+	return len(line), writeText(p.to, text)
+}
+
+// writeText writes text after the name of the program. An error may have several lines.
+func writeText(to io.Writer, text string) error {
+	_, err := fmt.Fprintf(to, "dipwell: %s\n", strings.ReplaceAll(text, "\n", "\ndipwell: "))
+	return err
 }
 
 func (l *logger) error(err error) {
@@ -101,7 +113,7 @@ func (l *logger) line(level slog.Level, text string) {
 		l.json.Log(context.Background(), level, text)
 		return
 	}
-	fmt.Fprintf(l.to, "dipwell: %s\n", strings.ReplaceAll(text, "\n", "\ndipwell: ")) // an error may have several lines
+	_ = writeText(l.to, text)
 }
 
 // errLogged ends a command with status 2. The error has been logged.
