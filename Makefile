@@ -98,8 +98,8 @@ generated: ## fail when a generated file differs from what its generator writes
 	@state() { git status --porcelain; git diff; }; before=$$(state); $(COMPILE) generate ./... || exit 1; \
 	if [ "$$(state)" != "$$before" ]; then git status --short; git --no-pager diff; echo "generated files differ from what is checked in"; exit 1; fi
 
-licenses: ## write THIRD_PARTY_LICENSES.md, which releases contain; fail when a linked module has a licence that lab/licenses does not know
-	$(COMPILE) run ./lab/licenses -o THIRD_PARTY_LICENSES.md
+licenses: ## write THIRD_PARTY_LICENSES.md, which releases contain; fail when a linked module has a licence that scripts/licenses does not know
+	GO=$(GO) scripts/licenses >THIRD_PARTY_LICENSES.md
 
 # Goreleaser and what it calls do without a network, once the modules are there.
 release-check: cyclonedx ## what a release builds, unpacked and started; with VERSION=v0.2.0 also whether the checkout can be tagged
