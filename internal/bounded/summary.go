@@ -3,6 +3,8 @@
 // processor.
 package bounded
 
+import "github.com/dipwell/dipwell/store"
+
 // MaxKey is the number of bytes that are kept of a key.
 const MaxKey = 512
 
@@ -16,9 +18,9 @@ type counter struct {
 	key          []byte
 	hash         uint64
 	count, error uint64
-	next         int32 // next counter in the chain of the hash
-	at           int32 // index in the heap
-	use          *use  // of the key, if it is known
+	next         int32            // next counter in the chain of the hash
+	at           int32            // index in the heap
+	use          *store.UsageLine // of the key, if it is known
 }
 
 // A summary counts keys by Space-Saving (A. Metwally, D. Agrawal, A. El Abbadi, "Efficient
@@ -34,30 +36,35 @@ type summary struct {
 }
 
 func newSummary(m int) *summary {
-	s := &summary{counters: make([]counter, 0, m), heap: make([]int32, 0, m)}
 	n := 1
 	for n < 2*m {
 		n *= 2
 	}
-	s.chains = make([]int32, n)
+	s := &summary{counters: make([]counter, m), heap: make([]int32, m), chains: make([]int32, n)}
 	s.reset()
 	return s
 }
 
-// reset removes all counters, and keeps the buffers.
+// reset makes all counters unused, with a count of 0, and keeps the buffers.
 func (s *summary) reset() {
-	s.counters, s.heap = s.counters[:0], s.heap[:0]
+	for i := range s.counters {
+		s.counters[i] = counter{key: s.counters[i].key[:0], at: int32(i)}
+		s.heap[i] = int32(i)
+	}
 	for i := range s.chains {
 		s.chains[i] = none
 	}
 }
 
-// least returns the smallest count. A key without a counter has at most this count.
-func (s *summary) least() uint64 {
-	if len(s.counters) < cap(s.counters) {
-		return 0
+// top returns the keys of a limit, or of all limits if limit is "", in no order.
+func (s *summary) top(events uint64, limit string) Top {
+	t := Top{Keys: make([]Count, 0, len(s.counters)), Events: events, Unlisted: s.counters[s.heap[0]].count}
+	for i := range s.counters {
+		if c := &s.counters[i]; c.count > 0 && (limit == "" || c.limit == limit) {
+			t.Keys = append(t.Keys, Count{c.limit, string(c.key), c.count, c.error})
+		}
 	}
-	return s.counters[s.heap[0]].count
+	return t
 }
 
 func (s *summary) find(hash uint64, limit, key string) int32 {
@@ -77,8 +84,11 @@ func (s *summary) add(hash uint64, limit, key string) *counter {
 	key = key[:min(len(key), MaxKey)]
 	i := s.find(hash, limit, key)
 	if i == none {
-		i = s.take()
+		i = s.heap[0] // an unused one, or the smallest
 		c := &s.counters[i]
+		if c.error = c.count; c.count > 0 {
+			s.unchain(i)
+		}
 		c.limit, c.hash, c.key, c.use = limit, hash, append(c.key[:0], key...), nil
 		chain := &s.chains[hash&uint64(len(s.chains)-1)]
 		c.next, *chain = *chain, i
@@ -89,40 +99,12 @@ func (s *summary) add(hash uint64, limit, key string) *counter {
 	return c
 }
 
-// take returns a counter for a new key: an unused one, or the smallest.
-func (s *summary) take() int32 {
-	if n := len(s.counters); n < cap(s.counters) {
-		s.counters = s.counters[:n+1]
-		c := &s.counters[n]
-		c.count, c.error, c.at = 0, 0, int32(n)
-		s.heap = append(s.heap, int32(n))
-		s.up(int32(n))
-		return int32(n)
-	}
-	i := s.heap[0]
-	s.unchain(i)
-	c := &s.counters[i]
-	c.error = c.count
-	return i
-}
-
 func (s *summary) unchain(i int32) {
 	at := &s.chains[s.counters[i].hash&uint64(len(s.chains)-1)]
 	for *at != i {
 		at = &s.counters[*at].next
 	}
 	*at = s.counters[i].next
-}
-
-func (s *summary) up(at int32) {
-	for at > 0 {
-		parent := (at - 1) / 2
-		if s.counters[s.heap[parent]].count <= s.counters[s.heap[at]].count {
-			return
-		}
-		s.swap(at, parent)
-		at = parent
-	}
 }
 
 func (s *summary) down(at int32) {

@@ -34,7 +34,7 @@ type shard struct {
 	slices []*summary
 	counts []uint64 // events by slice
 	now    int      // current slice
-	total  total    // of the slices that have ended
+	total  Top      // of the slices that have ended
 	uses   uses
 	_      [56]byte // padding to a cache line
 }
@@ -94,8 +94,8 @@ func (w *Window) Turn() {
 func (w *Window) Restart(n int) (t Top) {
 	w.each(func(s *shard) {
 		s.turn(w.per)
-		s.total.addTo(&t)
-		s.total = total{}
+		t.add(s.total)
+		s.total = Top{}
 	})
 	t.cut(n)
 	return t
@@ -104,12 +104,11 @@ func (w *Window) Restart(n int) (t Top) {
 // Top returns the n busiest keys of a limit, or of all limits if limit is "".
 func (w *Window) Top(n int, limit string) (t Top) {
 	w.each(func(s *shard) {
-		var absent uint64
-		t.Keys, absent = s.merge(t.Keys, limit)
-		for _, events := range s.counts {
-			t.Events += events
+		var all []Top
+		for i, of := range s.slices {
+			all = append(all, of.top(s.counts[i], limit))
 		}
-		t.Unlisted = max(t.Unlisted, absent)
+		t.add(join(all))
 	})
 	t.cut(n)
 	return t
@@ -127,7 +126,7 @@ func (w *Window) each(f func(*shard)) {
 
 // turn adds the current slice to the total, and begins the next.
 func (s *shard) turn(keys int) {
-	s.total = s.total.plus(s.slices[s.now], s.counts[s.now], keys)
+	s.total = Sum([]Top{s.total, s.slices[s.now].top(s.counts[s.now], "")}, keys)
 	s.now = (s.now + 1) % len(s.slices)
 	s.slices[s.now].reset()
 	s.counts[s.now] = 0
@@ -145,39 +144,4 @@ func (t *Top) cut(n int) {
 		t.Unlisted = max(t.Unlisted, t.Keys[n].Count)
 		t.Keys = slices.Clone(t.Keys[:n])
 	}
-}
-
-// merge appends the keys of all slices, each once. absent is the most that a key
-// without a counter can have.
-func (s *shard) merge(keys []Count, limit string) (_ []Count, absent uint64) {
-	for _, of := range s.slices {
-		absent += of.least()
-	}
-	for i, of := range s.slices {
-		for j := range of.counters {
-			c := &of.counters[j]
-			if limit != "" && c.limit != limit || s.before(i, c) {
-				continue
-			}
-			k := Count{Limit: c.limit, Key: string(c.key), Count: absent, Error: absent}
-			for _, other := range s.slices[i:] {
-				if at := other.find(c.hash, c.limit, k.Key); at != none {
-					k.Count += other.counters[at].count - other.least()
-					k.Error += other.counters[at].error - other.least()
-				}
-			}
-			keys = append(keys, k)
-		}
-	}
-	return keys, absent
-}
-
-// before reports whether an earlier slice has the key, so that merge has added it.
-func (s *shard) before(slice int, c *counter) bool {
-	for _, of := range s.slices[:slice] {
-		if of.find(c.hash, c.limit, string(c.key)) != none {
-			return true
-		}
-	}
-	return false
 }
