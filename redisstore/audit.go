@@ -14,23 +14,14 @@ import (
 )
 
 // A trail is a log of a store, for its Abilities. It is a sorted set whose members have
-// one score, so that Redis keeps them in byte order, which is the order of time.
+// one score, so that Redis keeps them in byte order, which is the order of time: an ID and
+// the JSON of the entry, a public format.
 type trail struct {
 	*Store
 	log *catalog.EntryLog
 }
 
 var _ store.Auditor = trail{}
-
-// A storedEntry is the part of a member after its ID. It is a public format.
-type storedEntry struct {
-	Who    string `json:"who"`
-	Action string `json:"action"`
-	Limit  string `json:"limit"`
-	Key    string `json:"key,omitempty"`
-	What   string `json:"what,omitempty"`
-	Note   string `json:"note,omitempty"`
-}
 
 func (s trail) key() string { return s.names.logs + s.log.Name }
 
@@ -40,7 +31,7 @@ func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(storedEntry{e.Who, e.Action, e.Limit, e.Key, e.What, e.Note})
+	text, err := json.Marshal(e)
 	if err != nil {
 		return err
 	}
@@ -71,16 +62,14 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 	}
 	var page []store.AuditEntry
 	for _, m := range members {
-		var e storedEntry
-		id := m[:min(len(m), catalog.EntryDigits)]
-		at, err := catalog.EntryTime(id)
-		if err == nil {
+		e := store.AuditEntry{ID: m[:min(len(m), catalog.EntryDigits)]}
+		if e.At, err = catalog.EntryTime(e.ID); err == nil {
 			err = json.Unmarshal([]byte(m[catalog.EntryDigits:]), &e)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: the key %s: %w", store.ErrStore, s.key(), err)
 		}
-		page = append(page, store.AuditEntry{ID: id, At: at, Who: e.Who, Action: e.Action, Limit: e.Limit, Key: e.Key, What: e.What, Note: e.Note})
+		page = append(page, e)
 	}
 	return page, nil
 }

@@ -5,15 +5,15 @@ import "context"
 // An AuditEntry is an entry of a store's audit: a change of a limit, an override or a
 // bucket that somebody made by hand.
 type AuditEntry struct {
-	ID     string // given by the store; a later entry has a greater one, compared as text
-	At     int64  // µs since the Unix epoch, on the store's clock; set by the store
-	Who    string // as far as it is known: an address, or the user of a database
-	Action string // override, end-override, reset, refund, define or drop; of top keys: top
-	Limit  string // its name; "" in an entry of top keys
-	Key    string // "" for the shared bucket, and for a change of the limit itself
-	What   string // what was set, for people
-	Note   string // why, as it was given; "" if nothing was
-	Role   string // the role that wrote it to a database, which can name anybody as Who; set by the store, "" if it has no roles
+	ID     string `json:"-"`              // given by the store; a later entry has a greater one, compared as text
+	At     int64  `json:"-"`              // µs since the Unix epoch, on the store's clock; set by the store
+	Who    string `json:"who"`            // as far as it is known: an address, or the user of a database
+	Action string `json:"action"`         // override, end-override, reset, refund, define or drop; of top keys: top
+	Limit  string `json:"limit"`          // its name; "" in an entry of top keys
+	Key    string `json:"key,omitempty"`  // "" for the shared bucket, and for a change of the limit itself
+	What   string `json:"what,omitempty"` // what was set, for people
+	Note   string `json:"note,omitempty"` // why, as it was given; "" if nothing was
+	Role   string `json:"-"`              // the role that wrote it to a database, which can name anybody as Who; set by the store, "" if it has no roles
 }
 
 // An Auditor keeps a log of entries. See Abilities.Audit and Abilities.TopKeys for what

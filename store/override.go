@@ -28,45 +28,45 @@ import (
 type Override struct {
 	// Key is at most MaxKey bytes, without *: it is one key, never a pattern. "" is the
 	// bucket of a shared limit.
-	Key string
+	Key string `json:"-"`
 	// Plan is a plan of the limit, also one that is OverrideOnly. An override has either a
 	// Plan or the numbers below; with both, or neither and no Start, setting it is an error. A
 	// later definition of the limit must have it too: see Registry.EachOverride. Only
 	// a block that a refusal began has neither: see Limit.Block. It refuses as a plan that is
 	// Blocked.
-	Plan string
+	Plan string `json:"plan,omitempty"`
 
 	// Rate is as in Limit; 0 is the rate of the base. With the two numbers below it must
 	// compile with the other settings of the limit.
-	Rate int64
+	Rate int64 `json:"rate,omitempty"`
 	// Period is as in Limit; 0 is that of the base. Windows and intervals keep theirs.
-	Period time.Duration
+	Period time.Duration `json:"per_ns,omitempty"`
 	// Burst is as in Limit, with NoBurst for none; 0 is the setting of the base: if the base
 	// has none either, the burst is Rate.
-	Burst int64
+	Burst int64 `json:"burst,omitempty"`
 
 	// Start is as in Limit: when the windows of the key begin, such as the billing day of a
 	// customer, "17 00:00 Europe/Rome". It stands only in an override without Until, also
 	// beside a Plan, and is kept under a temporary one; "" is that of the base.
-	Start string
+	Start string `json:"start,omitempty"`
 
 	// Until is in µs since the Unix epoch on the store's clock: when the override ends. It
 	// must be in the future. 0 means that it stands until it is ended.
-	Until int64
+	Until int64 `json:"until_us,omitempty"`
 	// Note says why, for people: at most 1024 bytes of UTF-8 without NUL.
-	Note string
+	Note string `json:"note,omitempty"`
 
 	// ID is set by the store: 1 to 2^31-1. Rows under the override have a number that is made
 	// from it. When the limit has a new version, the next call gives the override the next ID.
-	ID uint32
+	ID uint32 `json:"id"`
 	// Version is set by the store: the limit's version for which the rule of the rows was
 	// made.
-	Version uint32
+	Version uint32 `json:"version"`
 	// Under is set by the store: the standing override under a temporary one, or nil.
-	Under *Override
+	Under *Override `json:"under,omitempty"`
 	// Replaced is the override of the same kind that this one has replaced, or nil. Only
 	// SetOverride sets it, in its result.
-	Replaced *Override
+	Replaced *Override `json:"-"`
 
 	compiled *atomic.Pointer[Definition] // set by WithOverride, for the present base
 }

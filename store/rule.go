@@ -46,37 +46,37 @@ import (
 // A Rule belongs to one version of a limit. It is a value: a copy may be changed, for
 // example to compute the answer with another cap.
 type Rule struct {
-	Unit   int64 // units in a token, 1 of windows and concurrency limits
-	Every  int64 // µs between ticks; 0: the ticks follow a calendar
-	Add    int64 // units that come back at a tick
-	Cap    int64 // units that Take may use
-	Origin int64 // µs since the Unix epoch; if Every is 0, µs after each boundary of the calendar; or FirstCall
+	Unit   int64 `json:"unit"`   // units in a token, 1 of windows and concurrency limits
+	Every  int64 `json:"every"`  // µs between ticks; 0: the ticks follow a calendar
+	Add    int64 `json:"add"`    // units that come back at a tick
+	Cap    int64 `json:"cap"`    // units that Take may use
+	Origin int64 `json:"origin"` // µs since the Unix epoch; if Every is 0, µs after each boundary of the calendar; or FirstCall
 
 	// Burst is Cap in tokens: the capacity in answers. Of a leased limit it is less
 	// than Limit.Burst.
-	Burst int64
+	Burst int64 `json:"burst"`
 	// Debt is how many units a Reserve may use beyond Cap.
-	Debt int64
+	Debt int64 `json:"debt"`
 	// Most is the largest Reserve that can ever be allowed, in tokens.
-	Most int64
+	Most int64 `json:"most"`
 	// MaxCharge is the largest Charge, in tokens, if no other definition of the limit allows
 	// more: see Definition.MostCharge. A larger one is refused, and front ends return a
 	// *FieldError for it. It is Limit.MaxCharge, or by default ten bursts.
-	MaxCharge int64
+	MaxCharge int64 `json:"max_charge"`
 	// MaxUsed bounds the units in use, so that the time to full stays below MaxInt µs. A
 	// Charge stops there: units beyond it are forgotten, and nothing that was taken before
 	// can then be given back.
-	MaxUsed int64
+	MaxUsed int64 `json:"max_used"`
 
 	// Leaky says that Take works as Reserve: it is allowed with a Delay.
-	Leaky bool
-	// Sliding says that the units used are those of two windows: see SlidingWindow.
-	Sliding bool
+	Leaky bool `json:"leaky,omitempty"`
 	// Spread says that Origin depends on the key: see Op.RuleFor.
-	Spread bool
+	Spread bool `json:"spread,omitempty"`
+	// Sliding says that the units used are those of two windows: see SlidingWindow.
+	Sliding bool `json:"sliding,omitempty"`
 
-	Calendar *terms.Calendar // calendar of the ticks, or nil
-	Enough   int64           // ticks after which everything has come back: MaxUsed / Add, rounded up
+	Calendar *terms.Calendar `json:"-"` // calendar of the ticks, or nil
+	Enough   int64           `json:"-"` // ticks after which everything has come back: MaxUsed / Add, rounded up
 }
 
 // FirstCall is the Origin of a rule whose windows begin with a call: see Limit.Start. The TS

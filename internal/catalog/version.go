@@ -18,28 +18,11 @@ import (
 // which contains the calendar. Tables have a column for each field, and the limit's per
 // and start in place of the calendar.
 type Version struct {
-	Number    uint32 `json:"number"`
-	Since     int64  `json:"since"`
-	Policy    string `json:"policy"`
-	Unit      int64  `json:"unit"`
-	Every     int64  `json:"every"`
-	Add       int64  `json:"add"`
-	Cap       int64  `json:"cap"`
-	Origin    int64  `json:"origin"`
-	Burst     int64  `json:"burst"`
-	Debt      int64  `json:"debt"`
-	Most      int64  `json:"most"`
-	MaxCharge int64  `json:"max_charge"`
-	MaxUsed   int64  `json:"max_used"`
-	Leaky     bool   `json:"leaky,omitempty"`
-	Spread    bool   `json:"spread,omitempty"`
-	Sliding   bool   `json:"sliding,omitempty"`
-
-	// For a calendar. Without a zone the ticks are every µs apart.
-	Months int64  `json:"months,omitempty"`
-	Days   int64  `json:"days,omitempty"`
-	Clock  int64  `json:"clock,omitempty"` // as in terms.Calendar
-	Zone   string `json:"zone,omitempty"`
+	Number uint32 `json:"number"`
+	Since  int64  `json:"since"`
+	Policy string `json:"policy"`
+	store.Rule
+	terms.CalendarSpec // without a zone the ticks are every µs apart
 
 	Per   string `json:"-"`
 	Start string `json:"-"`
@@ -52,9 +35,9 @@ type Version struct {
 // NewVersion returns the stored form of a version. l is the limit that its rule was
 // compiled from; tables keep l's per and start.
 func NewVersion(v *store.Version, l *store.Limit) Version {
-	r, c := &v.Rule, v.Rule.Calendar.Spec()
-	return Version{v.Number, v.Since, v.Policy.String(), r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
-		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, r.Sliding, c.Months, c.Days, c.Clock, c.Zone, periodText(l.Period), l.Start, settingsOf(&v.Limit)}
+	r := v.Rule
+	r.Calendar, r.Enough = nil, 0
+	return Version{v.Number, v.Since, v.Policy.String(), r, v.Rule.Calendar.Spec(), periodText(l.Period), l.Start, settingsOf(&v.Limit)}
 }
 
 // settingsOf returns the settings of a limit, or "" for the zero Limit.
@@ -93,14 +76,10 @@ func (v *Version) rule() (r store.Rule, err error) {
 	if v.Unit < 1 || v.Unit > store.MaxInt || v.Add < 1 || v.Add > store.MaxInt {
 		return r, fmt.Errorf("a unit of %d, of which %d come back", v.Unit, v.Add)
 	}
-	if r.Calendar, err = v.calendar(); err != nil {
-		return r, err
-	}
-	r.Unit, r.Every, r.Add, r.Cap, r.Origin = v.Unit, v.Every, v.Add, v.Cap, v.Origin
-	r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed
-	r.Leaky, r.Spread, r.Sliding = v.Leaky, v.Spread, v.Sliding
+	r = v.Rule
 	r.Enough = algebra.QuoUp(r.MaxUsed, r.Add)
-	return r, nil
+	r.Calendar, err = v.calendar()
+	return r, err
 }
 
 // calendar returns the calendar of the version's windows, or nil if they follow none.

@@ -195,14 +195,16 @@ func (c *Calendar) parseDay(s string) (int64, error) {
 	}
 }
 
-// A Spec is the definition of a calendar, for stores whose statements compute windows.
+// A CalendarSpec is the definition of a calendar, for stores whose statements compute windows,
+// and as they keep it.
 type CalendarSpec struct {
-	Months, Days int64  // in a unit; one of them is 0
-	Clock        int64  // as in Calendar
-	Zone         string // IANA name
+	Months int64  `json:"months,omitempty"` // in a unit, as Days; one of them is 0
+	Days   int64  `json:"days,omitempty"`
+	Clock  int64  `json:"clock,omitempty"` // as in Calendar
+	Zone   string `json:"zone,omitempty"`  // IANA name
 }
 
-// CalendarSpec returns the definition of c, or the zero Spec if c is nil.
+// Spec returns the definition of c, or the zero CalendarSpec if c is nil.
 func (c *Calendar) Spec() CalendarSpec {
 	if c == nil {
 		return CalendarSpec{}
