@@ -7,12 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
-
-// maxPage is the maximum number of keys that one call of keys returns.
-const maxPage = 10_000
 
 // keys returns up to n keys of a limit that are not full and follow after, in byte
 // order. It first writes the dirty keys to the file, from which it reads.
@@ -20,7 +18,7 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 	if state := s.state.Load(); state&stateClosed != 0 {
 		return nil, s.unavailable()
 	}
-	if n = min(n, maxPage); n <= 0 {
+	if n = min(n, catalog.MaxPage); n <= 0 {
 		return nil, nil
 	}
 	if err := s.writer.flush(); err != nil {
@@ -43,8 +41,9 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 			if !strings.HasPrefix(r.key, prefix) {
 				return out, nil
 			}
-			if len(out) < n && s.live(d, &r) {
-				out = append(out, store.KeyState{Key: r.key, State: r.state})
+			r.state.Override = s.mem.Override(d, r.key)
+			if row := (store.KeyState{Key: r.key, State: r.state}); len(out) < n && catalog.Live(d, &row, s.now()) {
+				out = append(out, row)
 			}
 		}
 		if len(rows) < n {
@@ -53,14 +52,6 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 		from = rows[n-1].key + next
 	}
 	return out, ctx.Err()
-}
-
-// live reports whether a row is not full, or cannot be stepped.
-func (s *Store) live(d *store.Definition, r *bucket) bool {
-	op := store.Op{Def: d, Key: r.key, Verb: store.VerbCheck}
-	r.state.Override = s.mem.Override(d, r.key)
-	_, _, err := op.Step(s.now(), r.state, true)
-	return err != nil || op.Reset > 0
 }
 
 // next after a key is the text that follows it in byte order: no key has a NUL.

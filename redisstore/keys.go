@@ -3,14 +3,10 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
-
-// maxPage bounds the keys of one call of Keys.
-const maxPage = 10_000
 
 // keys returns at most n live keys of a limit that start with prefix, in byte
 // order, beginning after the key after. The shared bucket comes first; pass
@@ -21,40 +17,18 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 	if e == nil {
 		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}
-	if n = min(n, maxPage); n <= 0 {
-		return nil, nil
-	}
 	now, err := s.now(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var page []store.KeyState
+	page := catalog.NewPage(prefix, after, n, func(k *store.KeyState) string { return k.Key })
 	err = s.scan(ctx, d.Name, prefix, func(rows []bucket) error {
 		for _, b := range rows {
-			if (after == "" || b.Key > after) && strings.HasPrefix(b.Key, prefix) && live(e.def, b.KeyState, now) {
-				page = append(page, b.KeyState)
+			if page.Wants(b.Key) && catalog.Live(e.def, &b.KeyState, now) {
+				page.Add(b.KeyState)
 			}
-		}
-		if len(page) > 2*n+scanCount {
-			page = firstOf(page, n, keyOfRow)
 		}
 		return nil
 	})
-	return firstOf(page, n, keyOfRow), storeError(err, false)
-}
-
-func keyOfRow(row store.KeyState) string { return row.Key }
-
-// firstOf sorts a page by key, removes duplicates, which SCAN may return, and keeps n.
-func firstOf[T any](page []T, n int, key func(T) string) []T {
-	slices.SortFunc(page, func(a, b T) int { return strings.Compare(key(a), key(b)) })
-	page = slices.CompactFunc(page, func(a, b T) bool { return key(a) == key(b) })
-	return page[:min(n, len(page))]
-}
-
-// live reports whether a row is not a full bucket.
-func live(d *store.Definition, row store.KeyState, now int64) bool {
-	op := store.Op{Def: d, Key: row.Key, Verb: store.VerbCheck}
-	_, _, err := op.Step(now, row.State, true)
-	return err != nil || op.Reset > 0
+	return page.Rows(), storeError(err, false)
 }

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
@@ -161,37 +159,31 @@ func (s *Store) changeOverride(ctx context.Context, d *store.Definition, key str
 			return s.limits.reg.Missing(d.Name)
 		}
 		return change(t, present)
-	}, func() error { return nil }, grows)
+	}, grows)
 }
 
 // Overrides implements store.Overrider. Each call scans the names of all keys, as keys
 // does.
 func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
-	if n = min(n, maxPage); n <= 0 {
-		return nil, nil
-	}
 	now, err := s.now(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var page []store.Override
+	page := catalog.NewPage(prefix, after, n, func(o *store.Override) string { return o.Key })
 	err = s.eachOverride(ctx, d.Name, prefix, func(o *store.Override) {
-		if o = o.At(now); o == nil || after != "" && o.Key <= after {
-			return
-		}
-		if page = append(page, *o); len(page) > 2*n+scanCount {
-			page = firstOf(page, n, keyOfOverride)
+		if o = o.At(now); o != nil && page.Wants(o.Key) {
+			page.Add(*o)
 		}
 	})
-	return firstOf(page, n, keyOfOverride), storeError(err, false)
+	return page.Rows(), storeError(err, false)
 }
 
 // eachOverride calls do for each override of a limit whose key has a prefix, perhaps twice. It
 // scans the names of all keys.
 func (s *Store) eachOverride(ctx context.Context, limit, prefix string, do func(o *store.Override)) error {
 	begin := s.names.overridePrefix(limit)
-	return s.scanNames(ctx, s.names.pattern(begin, limit, prefix), func(node redis.UniversalClient, names []string) error {
-		texts, err := s.getAll(ctx, node, names)
+	return s.scanNames(ctx, s.names.pattern(begin, limit, prefix), func(names []string) error {
+		texts, err := s.getAll(ctx, names)
 		for i, name := range names {
 			rest, ok := strings.CutPrefix(name, begin)
 			key, ok2 := s.names.keyOf(limit, rest)
@@ -207,8 +199,6 @@ func (s *Store) eachOverride(ctx context.Context, limit, prefix string, do func(
 		return err
 	})
 }
-
-func keyOfOverride(o store.Override) string { return o.Key }
 
 // forget deletes the overrides of a dropped limit, and ends its parts of holds and
 // reservations. last is its last version.
@@ -232,7 +222,7 @@ func (s *Store) forgetOverrides(ctx context.Context, limit string, last uint32) 
 	}
 	n := &s.names
 	begin := n.overridePrefix(limit)
-	return s.scanNames(ctx, n.pattern(begin, limit, ""), func(_ redis.UniversalClient, names []string) error {
+	return s.scanNames(ctx, n.pattern(begin, limit, ""), func(names []string) error {
 		calls := make([]call, len(names))
 		for i, name := range names {
 			end := strings.TrimPrefix(name, begin)

@@ -1,16 +1,12 @@
 package memory
 
 import (
-	"container/heap"
 	"context"
-	"strings"
 	"unsafe"
 
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
-
-// MaxPage bounds the keys of one call of Keys.
-const MaxPage = 10_000
 
 // scanWork is how many slots are read while a shard is locked.
 const scanWork = 4096
@@ -64,10 +60,7 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 	if !d.ListKeys {
 		return nil, store.ErrNotSupported
 	}
-	page := newPage(n, func(k *store.KeyState) string { return k.Key })
-	if page.most == 0 {
-		return nil, nil
-	}
+	page := catalog.NewPage(prefix, after, n, func(k *store.KeyState) string { return k.Key })
 	now := s.now()
 	var buf [cellText + store.MaxKey + cellText]byte
 	for i := range s.shards {
@@ -82,61 +75,18 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 				return
 			}
 			key := sh.texts.get(ref, buf[:])
-			if text := unsafe.String(unsafe.SliceData(key), len(key)); !follows(text, prefix, after) || !page.wants(text) {
+			if text := unsafe.String(unsafe.SliceData(key), len(key)); !page.Wants(text) {
 				return
 			}
 			row := store.KeyState{Key: string(key)}
 			sh.state(&row.State, j, &place{binding: b})
 			row.Lows = nil
-			if live(d, row, now) {
-				page.add(row)
+			if catalog.Live(d, &row, now) {
+				page.Add(row)
 			}
 		})
 	}
-	return page.sorted(), nil
-}
-
-// live reports whether a row belongs to an existing limit and is not a full bucket.
-func live(d *store.Definition, row store.KeyState, now int64) bool {
-	op := store.Op{Def: d, Key: row.Key, Verb: store.VerbCheck}
-	_, _, err := op.Step(now, row.State, true)
-	return err != nil || op.Reset > 0
-}
-
-// follows reports whether key begins with prefix and comes after the key after.
-func follows(key, prefix, after string) bool {
-	return (after == "" || key > after) && strings.HasPrefix(key, prefix)
-}
-
-// A page is a heap of the rows whose keys sort first; the last of them is on top.
-type page[T any] struct {
-	heapOf[T]
-	most int
-	key  func(*T) string
-}
-
-func newPage[T any](n int, key func(*T) string) *page[T] {
-	before := func(a, b T) bool { return key(&a) > key(&b) }
-	return &page[T]{heapOf[T]{before: before}, min(max(n, 0), MaxPage), key}
-}
-
-func (p *page[T]) wants(key string) bool {
-	return p.Len() < p.most || p.Len() > 0 && key < p.key(&p.items[0])
-}
-
-func (p *page[T]) add(row T) {
-	if p.Len() == p.most {
-		heap.Pop(p)
-	}
-	heap.Push(p, row)
-}
-
-func (p *page[T]) sorted() []T {
-	out := make([]T, p.Len())
-	for i := len(out) - 1; i >= 0; i-- {
-		out[i] = heap.Pop(p).(T)
-	}
-	return out
+	return page.Rows(), nil
 }
 
 // sweepDueWork is how many keys with records or overrides that have ended are swept

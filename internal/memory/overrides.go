@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -75,7 +76,7 @@ func (s *Store) tryChange(name, key string, change func(t *txn, d *store.Definit
 // Overrides returns at most n live overrides of a limit: see store.Overrider. A call
 // goes through the overrides of all limits of the store.
 func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
-	page := newPage(n, func(o *store.Override) string { return o.Key })
+	page := catalog.NewPage(prefix, after, n, func(o *store.Override) string { return o.Key })
 	now := s.now()
 	for i := range s.shards {
 		if err := ctx.Err(); err != nil {
@@ -84,15 +85,13 @@ func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, afte
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		for _, k := range sh.extras {
-			o := k.override.At(now)
-			if o == nil || k.name != d.Name || !follows(o.Key, prefix, after) || !page.wants(o.Key) {
-				continue
+			if o := k.override.At(now); o != nil && k.name == d.Name && page.Wants(o.Key) {
+				page.Add(*o)
 			}
-			page.add(*o)
 		}
 		sh.mu.Unlock()
 	}
-	return page.sorted(), nil
+	return page.Rows(), nil
 }
 
 // EachOverride calls check for each override of a limit, under the lock of its shard: see
