@@ -109,7 +109,7 @@ func (s *Store) sweepRecords(ctx context.Context, limit string, limits *store.Re
 	if !all {
 		begin = s.names.recordsPrefix(limit)
 	}
-	err := s.scanNames(ctx, s.names.pattern(begin, limit, ""), func(_ redis.UniversalClient, names []string) error {
+	err := s.scanNames(ctx, s.names.pattern(begin, limit, ""), func(names []string) error {
 		for _, name := range names {
 			limit, key, ok := s.names.rowOf(strings.TrimPrefix(name, s.names.records))
 			if !going || !ok || all && limits.Lookup(limit) == nil {
@@ -134,7 +134,7 @@ func (s *Store) sweepKey(ctx context.Context, limits *store.Registry, limit, key
 	err = t.update(ctx, func() (err error) {
 		gone, err = store.SweepRow(t, limits, limit, key, t.now)
 		return err
-	}, func() error { return nil }, false)
+	}, false)
 	return gone, err
 }
 
@@ -149,8 +149,8 @@ type bucket struct {
 // at a time, from every master. A bucket may come twice.
 func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket) error) error {
 	begin := s.names.bucketPrefix(limit)
-	return s.scanNames(ctx, s.names.pattern(begin, limit, prefix), func(node redis.UniversalClient, names []string) error {
-		rows, err := s.readRows(ctx, node, limit, names)
+	return s.scanNames(ctx, s.names.pattern(begin, limit, prefix), func(names []string) error {
+		rows, err := s.readRows(ctx, limit, names)
 		if err != nil || len(rows) == 0 {
 			return err
 		}
@@ -162,7 +162,7 @@ func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket
 // master. A name may come twice. In a cluster all masters are scanned once more, because a
 // slot may move meanwhile from a master that was not scanned yet to one that was. A name that
 // was missed the first time has moved by then, and slots do not move twice.
-func (s *Store) scanNames(ctx context.Context, pattern string, do func(node redis.UniversalClient, names []string) error) error {
+func (s *Store) scanNames(ctx context.Context, pattern string, do func(names []string) error) error {
 	err := s.scanOnce(ctx, pattern, do)
 	if err == nil && s.names.cluster {
 		err = s.scanOnce(ctx, pattern, do)
@@ -171,7 +171,7 @@ func (s *Store) scanNames(ctx context.Context, pattern string, do func(node redi
 }
 
 // scanOnce is scanNames without regard to slots that move.
-func (s *Store) scanOnce(ctx context.Context, pattern string, do func(node redis.UniversalClient, names []string) error) error {
+func (s *Store) scanOnce(ctx context.Context, pattern string, do func(names []string) error) error {
 	var one = make(background.Gate, 1) // masters are scanned concurrently, but do runs for one at a time
 	return s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
 		var cursor uint64
@@ -179,7 +179,7 @@ func (s *Store) scanOnce(ctx context.Context, pattern string, do func(node redis
 			names, next, err := node.Scan(ctx, cursor, pattern, scanCount).Result()
 			if err == nil && len(names) > 0 {
 				if err = one.Enter(ctx); err == nil {
-					err = do(node, names)
+					err = do(names)
 					one.Leave()
 				}
 			}
@@ -193,49 +193,33 @@ func (s *Store) scanOnce(ctx context.Context, pattern string, do func(node redis
 	})
 }
 
-// getAll returns the values of strings on a node, or "" for a key that is gone or is not a
-// string. Keys that have moved to another node are read there.
-func (s *Store) getAll(ctx context.Context, node redis.UniversalClient, names []string) ([]string, error) {
-	if len(names) == 0 {
-		return nil, nil
-	}
-	cmds, err := node.Pipelined(ctx, func(p redis.Pipeliner) error {
+// getAll returns the values of strings, or "" for a key that is gone or is not a string.
+func (s *Store) getAll(ctx context.Context, names []string) ([]string, error) {
+	cmds, err := s.db.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, name := range names {
 			p.Get(ctx, name)
 		}
 		return nil
 	})
-	if err != nil && !missed(err) && !movedAway(err) {
-		return nil, err
-	}
 	texts := make([]string, len(names))
-	var moved []string
-	var at []int
 	for i, cmd := range cmds { // err is the first of their errors
-		get, is := cmd.(*redis.StringCmd)
-		switch err := cmd.Err(); {
-		case err == nil && is:
-			texts[i] = get.Val()
-		case movedAway(err) && node != s.db:
-			moved, at = append(moved, names[i]), append(at, i)
-		case err != nil && !missed(err):
+		if err := cmd.Err(); err != nil && !missed(err) {
 			return nil, err
 		}
+		texts[i] = cmd.(*redis.StringCmd).Val()
 	}
-	there, err := s.getAll(ctx, s.db, moved)
-	for i, text := range there {
-		texts[at[i]] = text
+	if missed(err) {
+		err = nil
 	}
 	return texts, err
 }
 
-// missed reports whether a GET found no string, movedAway whether another node has its key.
-func missed(err error) bool    { return err == redis.Nil || replied(err, "WRONGTYPE ") } //nolint:errorlint // go-redis returns it bare
-func movedAway(err error) bool { return replied(err, "MOVED ", "ASK ") }
+// missed reports whether a GET found no string.
+func missed(err error) bool { return err == redis.Nil || replied(err, "WRONGTYPE ") } //nolint:errorlint // go-redis returns it bare
 
 // readRows reads buckets of a limit, with the overrides that decide them.
-func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, limit string, names []string) ([]bucket, error) {
-	texts, err := s.getAll(ctx, node, names)
+func (s *Store) readRows(ctx context.Context, limit string, names []string) ([]bucket, error) {
+	texts, err := s.getAll(ctx, names)
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +238,7 @@ func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, limit 
 		}
 		rows = append(rows, bucket{store.KeyState{Key: key, State: row.State}, name, row.recorded})
 	}
-	if texts, err = s.getAll(ctx, node, overrides); err != nil {
+	if texts, err = s.getAll(ctx, overrides); err != nil {
 		return nil, err
 	}
 	for i, at := range overridden {

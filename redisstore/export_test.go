@@ -3,8 +3,6 @@ package redisstore
 import (
 	"context"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -62,8 +60,8 @@ func IsHold(sha any) bool { return sha == serverClockScripts.hold.sha }
 func IsSettle(sha any) bool { return sha == serverClockScripts.settle.sha }
 
 // GetAll is getAll for tests.
-func (s *Store) GetAll(ctx context.Context, node redis.UniversalClient, names []string) ([]string, error) {
-	return s.getAll(ctx, node, names)
+func (s *Store) GetAll(ctx context.Context, names ...string) ([]string, error) {
+	return s.getAll(ctx, names)
 }
 
 // Refresh reads the limits if they have changed.

@@ -90,7 +90,7 @@ func (s *Store) keyHolds(ctx context.Context, d *store.Definition, key string) (
 	err = t.update(ctx, func() error {
 		list = store.KeyHolds(t.rows[0].list, t.now)
 		return nil
-	}, func() error { return nil }, false)
+	}, false)
 	for i := range list {
 		if s.names.cluster {
 			list[i].ID = handle(list[i].ID, slot(e.row(key)))

@@ -442,8 +442,11 @@ func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []reservat
 	grows := !g.Cancel && !g.Settles() && !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Verb == store.VerbReset })
 	err := t.update(ctx, func() error {
 		again()
-		return g.DecideIn(t, &s.limits.reg, t.now)
-	}, func() error { return t.register(ctx, g) }, grows)
+		if err := g.DecideIn(t, &s.limits.reg, t.now); err != nil {
+			return err
+		}
+		return t.register(ctx, g)
+	}, grows)
 	if err != nil {
 		again() // the caller may try again
 	}
@@ -468,13 +471,13 @@ func (t *table) register(ctx context.Context, g *store.Group) error {
 }
 
 // update reads the keys, calls decide, and writes what decide has set. It repeats this
-// until nothing has changed between the read and the write. before is called before each
-// write. grows tells whether the write may need memory.
+// until nothing has changed between the read and the write. grows tells whether the write
+// may need memory.
 //
 // A caller that lost this race once waits for its turn among the callers in this program,
 // in the order of arrival. In its turn it locks its keys, so that only other programs
 // compete with it.
-func (t *table) update(ctx context.Context, decide, before func() error, grows bool) (err error) {
+func (t *table) update(ctx context.Context, decide func() error, grows bool) (err error) {
 	turn, locked, pause := background.Gate(nil), false, time.Millisecond
 	var began time.Time // when its turn began
 	defer func() {
@@ -501,9 +504,6 @@ func (t *table) update(ctx context.Context, decide, before func() error, grows b
 				writes++
 				continue
 			case err != nil:
-				return err
-			}
-			if err = before(); err != nil {
 				return err
 			}
 			commands := t.commands(grows)

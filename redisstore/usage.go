@@ -104,7 +104,7 @@ func (s usage) Usage(ctx context.Context, d *store.Definition, key string, from,
 
 // forgetUsage deletes the usage of a dropped limit.
 func (s *Store) forgetUsage(ctx context.Context, limit string) error {
-	return s.scanNames(ctx, globs.Replace(s.names.usagePrefix(limit))+"*", func(_ redis.UniversalClient, names []string) error {
+	return s.scanNames(ctx, globs.Replace(s.names.usagePrefix(limit))+"*", func(names []string) error {
 		_, err := s.db.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for _, name := range names {
 				p.Del(ctx, name)
