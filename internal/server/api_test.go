@@ -20,6 +20,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/away"
@@ -491,7 +492,7 @@ func TestReadiness(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	w := newFixture(t, server.Config{}, local)
-	w.server.Counter("dipwell_batches_total", "Batches.", func() float64 { return 9 })
+	w.server.Collect(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "dipwell_batches_total"}, func() float64 { return 9 }))
 	w.server.Gauge("dipwell_gauge", "A gauge.", func() float64 { return 7 })
 	w.post("take", "limit=login&key=k&cost=20")
 	w.post("take", "limit=login&key=k")

@@ -52,7 +52,7 @@ func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait 
 	k := &keyCounts{process: process, all: bounded.NewWindow(withUses), refused: bounded.NewWindow(size), turns: []time.Time{time.Now()}}
 	k.minutes = &minuteLog{server: s, to: s.can.Minutes, ended: make(chan minuteReport, 2), minute: time.Now().Truncate(time.Minute), before: s.tally()}
 	s.metrics.keys = k
-	s.Counter("dipwell_top_hours_lost_total", "Hours whose busiest keys the store did not keep.", func() float64 { return float64(k.lost.Load()) })
+	s.metrics.counter("dipwell_top_hours_lost_total", "Hours whose busiest keys the store did not keep.", k.lost.Load)
 	to := s.can.TopKeys
 	if keep == 0 {
 		to = nil
@@ -60,7 +60,7 @@ func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait 
 	var done sync.WaitGroup
 	done.Go(func() { k.run(ctx, to, keep) })
 	if k.minutes.to != nil {
-		s.Counter("dipwell_minutes_lost_total", "Minutes whose decisions the store did not keep.", func() float64 { return float64(k.minutes.lost.Load()) })
+		s.metrics.counter("dipwell_minutes_lost_total", "Minutes whose decisions the store did not keep.", k.minutes.lost.Load)
 		done.Go(func() { k.minutes.run(ctx) })
 	}
 	if k.usage = s.usageLog(k.all); k.usage != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // metrics counts in atomics, found by the limit's name, and makes Prometheus
@@ -33,11 +34,12 @@ type metrics struct {
 	left,
 	unknown,
 	shed atomic.Uint64
-	unkeyed  [2]atomic.Uint64 // indexed as keySources
-	denied   [len(denialReasons)]atomic.Uint64
-	took     [verbCount]histogram
-	store    string    // value of the label store
-	refusals *refusals // as denials: nil if they are not logged
+	unkeyed  *prometheus.CounterVec   // by keySources
+	denied   *prometheus.CounterVec   // by denialReasons
+	took     *prometheus.HistogramVec // by verb
+	takes    prometheus.Observer      // that of took for a take, found without a search
+	store    string                   // value of the label store
+	refusals *refusals                // as denials: nil if they are not logged
 	denials  *refusals
 	keys     *keyCounts            // nil without CountKeys
 	labels   map[string]string     // the constant labels
@@ -45,8 +47,9 @@ type metrics struct {
 	gather   prometheus.Gatherer
 }
 
-// verbCount is the number of verbs that answer with a Decision.
-const verbCount = int(store.VerbReset) + 1
+// bucketCount is the number of buckets of a histogram. Bucket i counts durations up to
+// 2^(8+i) ns, from 256 ns to 4.3 s, and the last one all longer ones.
+const bucketCount = 26
 
 // maxLabels is how many limits have their own label. The others share otherLabel,
 // so that a client that may define limits cannot overload a monitoring system.
@@ -85,13 +88,6 @@ var (
 var (
 	descDecisions = prometheus.NewDesc("dipwell_decisions_total", "Decisions, by limit and result. A call with several limits counts for each.", []string{"limit", "result"}, nil)
 	descFallbacks = prometheus.NewDesc("dipwell_fallbacks_total", "Decisions made without the store, by limit and kind.", []string{"limit", "kind"}, nil)
-	descErrors    = prometheus.NewDesc("dipwell_store_errors_total", "Calls that the store could not answer.", nil, nil)
-	descLeft      = prometheus.NewDesc("dipwell_abandoned_calls_total", "Calls whose callers hung up before they were answered.", nil, nil)
-	descTook      = prometheus.NewDesc("dipwell_decision_seconds", "How long decisions took, by store and verb, without reading and writing the request.", []string{"store", "verb"}, nil)
-	descUnknown   = prometheus.NewDesc("dipwell_unknown_limit_total", "Calls for limits that are not defined.", nil, nil)
-	descUnkeyed   = prometheus.NewDesc("dipwell_keyless_requests_total", "Requests of forward-auth and of the proxy that were refused because they did not tell whose bucket they take from, by where that should stand.", []string{"by"}, nil)
-	descDenied    = prometheus.NewDesc("dipwell_denied_total", "Calls answered 401 or 403 because of who made them or where, by reason.", []string{"reason"}, nil)
-	descShed      = prometheus.NewDesc("dipwell_shed_total", "Calls turned away, because max_in_flight others were in flight or another bound of what clients can hold was reached.", nil, nil)
 )
 
 func newMetrics(storeName string, labels map[string]string, ofStore func() []store.Metric) *metrics {
@@ -100,12 +96,31 @@ func newMetrics(storeName string, labels map[string]string, ofStore func() []sto
 	if ofStore != nil {
 		prometheus.WrapRegistererWith(labels, others).MustRegister(storeMetrics(ofStore))
 	}
-
-	for v := range m.took {
-		m.took[v] = newHistogram()
-	}
-	m.reg.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.unkeyed = newCounters("dipwell_keyless_requests_total", "Requests of forward-auth and of the proxy that were refused because they did not tell whose bucket they take from, by where that should stand.", "by", keySources[:])
+	m.denied = newCounters("dipwell_denied_total", "Calls answered 401 or 403 because of who made them or where, by reason.", "reason", denialReasons[:])
+	m.took = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dipwell_decision_seconds", Help: "How long decisions took, by store and verb, without reading and writing the request.",
+		ConstLabels: prometheus.Labels{"store": m.store}, Buckets: prometheus.ExponentialBuckets(256e-9, 2, bucketCount-1)}, []string{"verb"})
+	m.takes = m.took.WithLabelValues(store.VerbTake.String())
+	m.reg.MustRegister(m, m.unkeyed, m.denied, m.took, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.counter("dipwell_store_errors_total", "Calls that the store could not answer.", m.storeErrors.Load)
+	m.counter("dipwell_abandoned_calls_total", "Calls whose callers hung up before they were answered.", m.left.Load)
+	m.counter("dipwell_unknown_limit_total", "Calls for limits that are not defined.", m.unknown.Load)
+	m.counter("dipwell_shed_total", "Calls turned away, because max_in_flight others were in flight or another bound of what clients can hold was reached.", m.shed.Load)
 	return m
+}
+
+// newCounters returns a counter for each value of a label.
+func newCounters(name, help, label string, values []string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	for _, value := range values {
+		c.WithLabelValues(value)
+	}
+	return c
+}
+
+// counter adds a counter of a number that never decreases.
+func (m *metrics) counter(name, help string, n func() uint64) {
+	m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(n()) }))
 }
 
 // Gauge adds a gauge to /metrics and GET /v1/top. f is called at each scrape. The name
@@ -113,11 +128,6 @@ func newMetrics(storeName string, labels map[string]string, ofStore func() []sto
 func (s *Server) Gauge(name, help string, f func() float64) {
 	s.gauges[name] = f
 	s.metrics.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
-}
-
-// Counter is like Gauge, for a number that never decreases.
-func (s *Server) Counter(name, help string, f func() float64) {
-	s.metrics.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, f))
 }
 
 // storeMetrics collects the metrics of a store. It is an unchecked collector: the
@@ -153,7 +163,11 @@ func (m *metrics) observe(ctx context.Context, verb store.Verb, d *dipwell.Decis
 		return
 	}
 	if m.counted(d, err, usesOf[verb]) {
-		m.took[verb].observe(took)
+		of := m.takes
+		if verb != store.VerbTake {
+			of = m.took.WithLabelValues(verb.String())
+		}
+		of.Observe(took.Seconds())
 	}
 }
 
@@ -187,11 +201,11 @@ func (m *metrics) counted(d *dipwell.Decision, err error, as uses) bool {
 // keyless counts and logs a request that has no key because of err. address tells whether
 // the key would be the client's address rather than a header field.
 func (m *metrics) keyless(limit string, address bool, err error) {
-	from := 0
+	by := keySources[0]
 	if address {
-		from = 1
+		by = keySources[1]
 	}
-	m.unkeyed[from].Add(1)
+	m.unkeyed.WithLabelValues(by).Inc()
 	if m.refusals != nil {
 		m.refusals.note("limit", limit, err.Error())
 	}
@@ -200,7 +214,7 @@ func (m *metrics) keyless(limit string, address bool, err error) {
 // deny counts and logs a call that was not answered to the one who made it, from an address
 // if it is known.
 func (m *metrics) deny(d *denial, from string) {
-	m.denied[d.reason].Add(1)
+	m.denied.WithLabelValues(denialReasons[d.reason]).Inc()
 	if m.denials != nil {
 		m.denials.note("from", from, d.detail)
 	}
@@ -252,17 +266,30 @@ func (m *metrics) of(limit string) limitCounts {
 	return c
 }
 
+// durations returns how many decisions fell into each bucket.
+func (m *metrics) durations() (n [bucketCount]uint64) {
+	of := make(chan prometheus.Metric)
+	go func() { m.took.Collect(of); close(of) }()
+	for metric := range of {
+		var d dto.Metric
+		_ = metric.Write(&d) // never fails
+		below := uint64(0)
+		for i, b := range d.Histogram.Bucket {
+			n[i] += b.GetCumulativeCount() - below
+			below = b.GetCumulativeCount()
+		}
+		n[bucketCount-1] += d.Histogram.GetSampleCount() - below
+	}
+	return n
+}
+
 // every yields the counters of all limits.
 func (m *metrics) every(yield func(limit string, c limitCounts) bool) {
 	m.limits.Range(func(limit, c any) bool { return yield(limit.(string), c.(limitCounts)) })
 }
 
 // Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descLeft, descTook, descUnknown, descUnkeyed, descDenied, descShed} {
-		ch <- d
-	}
-}
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) { ch <- descDecisions; ch <- descFallbacks }
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
@@ -277,21 +304,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		for i, name := range fallbackNames {
 			counter(descFallbacks, n[fallbacks+i], limit, name)
-		}
-	}
-	counter(descErrors, m.storeErrors.Load())
-	counter(descLeft, m.left.Load())
-	counter(descUnknown, m.unknown.Load())
-	for i, name := range keySources {
-		counter(descUnkeyed, m.unkeyed[i].Load(), name)
-	}
-	for i, name := range denialReasons {
-		counter(descDenied, m.denied[i].Load(), name)
-	}
-	counter(descShed, m.shed.Load())
-	for v := range m.took {
-		if d := m.took[v].sum(); v == int(store.VerbTake) || d.ns > 0 {
-			ch <- d.metric(m.store, store.Verb(v).String())
 		}
 	}
 }

@@ -44,8 +44,8 @@ func (t *tally) since(old *tally) (r minuteReport) {
 		return cmp.Or(cmp.Compare(b.Calls(), a.Calls()), strings.Compare(a.Limit, b.Limit))
 	})
 	r.Limits = r.Limits[:min(len(r.Limits), minuteLimits)]
-	for i, n := range t.took.buckets {
-		r.Took[i] = n - old.took.buckets[i]
+	for i, n := range t.took {
+		r.Took[i] = n - old.took[i]
 	}
 	return r
 }

@@ -154,7 +154,7 @@ func (a *api) topNow(q *topQuery) topAnswer {
 	t := a.tally()
 	limits := slices.DeleteFunc(slices.Collect(maps.Values(t.limits)), func(c LimitCounts) bool { return q.limit != "" && c.Limit != q.limit })
 	slices.SortFunc(limits, func(a, b LimitCounts) int { return strings.Compare(a.Limit, b.Limit) })
-	out := topAnswer{At: t.at.UnixMicro(), Store: a.metrics.store, StoreErrors: t.storeErrors, Shed: t.shed, Took: t.took.buckets,
+	out := topAnswer{At: t.at.UnixMicro(), Store: a.metrics.store, StoreErrors: t.storeErrors, Shed: t.shed, Took: t.took,
 		Limits: append([]LimitCounts{}, limits...), Gauges: a.readGauges(), TopLists: TopLists{listOf(bounded.Top{}), listOf(bounded.Top{})}}
 	if k := a.metrics.keys; k != nil {
 		since, busiest, refused := k.lists(q.n, q.limit)
@@ -168,7 +168,7 @@ func (a *api) topNow(q *topQuery) topAnswer {
 type tally struct {
 	at          time.Time
 	limits      map[string]LimitCounts
-	took        durations
+	took        [bucketCount]uint64
 	storeErrors uint64
 	shed        uint64
 }
@@ -188,16 +188,10 @@ type LimitCounts struct {
 func (c *LimitCounts) Calls() uint64 { return c.Allowed + c.Refused + c.Shadow + c.Closed }
 
 func (s *Server) tally() *tally {
-	t := &tally{at: time.Now(), limits: map[string]LimitCounts{}, storeErrors: s.metrics.storeErrors.Load(), shed: s.metrics.shed.Load()}
+	t := &tally{at: time.Now(), limits: map[string]LimitCounts{}, took: s.metrics.durations(), storeErrors: s.metrics.storeErrors.Load(), shed: s.metrics.shed.Load()}
 	for name, c := range s.metrics.every {
 		n := sumOf(c)
 		t.limits[name] = LimitCounts{name, n[0] + n[2+unanswered], n[1], n[2], n[1+unanswered], n[fallbacks] + n[fallbacks+1] + n[fallbacks+2]}
-	}
-	for v := range s.metrics.took {
-		d := s.metrics.took[v].sum()
-		for i, n := range d.buckets {
-			t.took.buckets[i] += n
-		}
 	}
 	return t
 }

@@ -70,7 +70,7 @@ func (s *Server) usageLog(of *bounded.Window) *usageLog {
 		return nil
 	}
 	u := &usageLog{of: of, to: s.can.Usage, waiting: map[usageName]*store.UsageLine{}}
-	s.Counter("dipwell_usage_lost_total", "Lines of usage, of a key in an hour, that were given up because the store may have added some of them.", func() float64 { return float64(u.lost.Load()) })
+	s.metrics.counter("dipwell_usage_lost_total", "Lines of usage, of a key in an hour, that were given up because the store may have added some of them.", u.lost.Load)
 	return u
 }
 
