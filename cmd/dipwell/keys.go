@@ -119,12 +119,6 @@ func (a *answer) state() string {
 	return a.by() + ": " + left
 }
 
-// keyRefusals are the last refusals of a key by one process.
-type keyRefusals struct {
-	Process string               `json:"process"`
-	Last    []server.PastRefusal `json:"last"`
-}
-
 func refusalText(r *server.PastRefusal) string {
 	text := fmt.Sprintf("%s cost %d", clock(r.At), r.Cost)
 	switch {

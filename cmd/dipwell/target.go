@@ -61,37 +61,31 @@ func unreached(err error) error {
 
 // answer is the decision object in JSON.
 type answer struct {
-	Allowed      bool                `json:"allowed"`
-	Limit        string              `json:"limit"`
-	Plan         string              `json:"plan,omitempty"`
-	Key          *string             `json:"key"`
-	Cost         int64               `json:"cost"`
-	Granted      int64               `json:"granted"`
-	Capacity     int64               `json:"capacity"`
-	Remaining    int64               `json:"remaining"`
-	RetryAfter   *int64              `json:"retry_after_us"`
-	ResetAfter   int64               `json:"reset_after_us"`
-	Delay        int64               `json:"delay_us"`
-	Never        bool                `json:"never,omitempty"`
-	Reservation  string              `json:"reservation,omitempty"`
-	RetryIsBound bool                `json:"retry_is_bound,omitempty"`
-	Hold         string              `json:"hold,omitempty"`
-	Expires      int64               `json:"expires_us,omitempty"`
-	Repeated     bool                `json:"repeated,omitempty"`
-	Limits       []json.RawMessage   `json:"limits,omitempty"`
-	BlockedUntil int64               `json:"blocked_until_us,omitempty"`
-	Mode         string              `json:"mode,omitempty"` // of inspect, as the next five
-	Row          *server.Bucket      `json:"row,omitempty"`  // if it is under another definition
-	Refill       json.RawMessage     `json:"refill,omitempty"`
-	Override     *server.Override    `json:"override,omitempty"`
-	Holds        []server.LiveHold   `json:"holds,omitempty"`
-	Usage        *server.UsageCounts `json:"usage,omitempty"`
-	Refusals     *keyRefusals        `json:"refusals,omitempty"`
-	settled      bool                // the hold has ended, although Expires is later
-	Shadow       bool                `json:"shadow"`
-	Source       string              `json:"source"`
-	Detail       string              `json:"detail,omitempty"` // of a refusal that is never allowed
-	Asked        string              `json:"asked"`            // URL of the server or of the store
+	Allowed      bool              `json:"allowed"`
+	Limit        string            `json:"limit"`
+	Plan         string            `json:"plan,omitempty"`
+	Key          *string           `json:"key"`
+	Cost         int64             `json:"cost"`
+	Granted      int64             `json:"granted"`
+	Capacity     int64             `json:"capacity"`
+	Remaining    int64             `json:"remaining"`
+	RetryAfter   *int64            `json:"retry_after_us"`
+	ResetAfter   int64             `json:"reset_after_us"`
+	Delay        int64             `json:"delay_us"`
+	Never        bool              `json:"never,omitempty"`
+	Reservation  string            `json:"reservation,omitempty"`
+	RetryIsBound bool              `json:"retry_is_bound,omitempty"`
+	Hold         string            `json:"hold,omitempty"`
+	Expires      int64             `json:"expires_us,omitempty"`
+	Repeated     bool              `json:"repeated,omitempty"`
+	Limits       []json.RawMessage `json:"limits,omitempty"`
+	BlockedUntil int64             `json:"blocked_until_us,omitempty"`
+	server.Look                    // of inspect
+	settled      bool              // the hold has ended, although Expires is later
+	Shadow       bool              `json:"shadow"`
+	Source       string            `json:"source"`
+	Detail       string            `json:"detail,omitempty"` // of a refusal that is never allowed
+	Asked        string            `json:"asked"`            // URL of the server or of the store
 }
 
 // ask sends a call and reads its decision. body becomes JSON.

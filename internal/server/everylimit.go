@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -151,7 +150,6 @@ func (a *api) lookAt(ctx context.Context, def *store.Definition, key string) (b 
 		return nil, false, err
 	}
 	known = l.d.ResetAfter > 0 || l.d.Definition != nil && l.d.Definition.Override != nil ||
-		l.override != nil || len(l.holds) > 0 || len(l.used) > 0 || len(l.refusals) > 0
-	b = a.appendLook(ctx, nil, def, &l)
-	return b, known || bytes.Contains(b, []byte(`,"row":`)), nil
+		l.Override != nil || len(l.Holds) > 0 || l.Usage != nil || l.refused() || l.Row != nil
+	return l.json(), known, nil
 }

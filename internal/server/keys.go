@@ -1,14 +1,11 @@
 package server
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -49,18 +46,30 @@ func (a *api) keys(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, append(a.appendLook(r.Context(), nil, def, &l), '\n'))
+	return writeJSON(w, http.StatusOK, append(l.json(), '\n'))
 }
 
-// A look is what a limit knows of a key: the decision of a Check, the override, the live
-// holds, the usage, and the last refusals by this process.
+// A look is what a limit knows of a key: the decision of a Check, and the rest.
 type look struct {
-	key      string
-	d        dipwell.Decision
-	override *dipwell.Override
-	holds    []store.KeyHold
-	used     []store.UsageLine
-	refusals []PastRefusal
+	d dipwell.Decision
+	Look
+}
+
+// Look is what a limit knows of a key beside a decision, as JSON.
+type Look struct {
+	Mode     string       `json:"mode,omitempty"`
+	Row      *Bucket      `json:"row,omitempty"` // if it is under another definition than the one that decided
+	Refill   [][2]int64   `json:"refill,omitzero"`
+	Override *Override    `json:"override,omitempty"`
+	Holds    []LiveHold   `json:"holds,omitempty"`
+	Usage    *UsageCounts `json:"usage,omitempty"`
+	Refusals *KeyRefusals `json:"refusals,omitempty"`
+}
+
+// KeyRefusals are the last refusals of a key by one process.
+type KeyRefusals struct {
+	Process string        `json:"process"`
+	Last    []PastRefusal `json:"last"`
 }
 
 // lastCost stands for the cost of the last refusal of a key that this process remembers, or 1.
@@ -68,24 +77,31 @@ const lastCost = -1
 
 // look looks at a key. The decision is that of a Check of cost, but for what is free before it.
 func (a *api) look(ctx context.Context, def *store.Definition, key string, cost int64) (l look, err error) {
-	l.key = key
 	l.d, err = a.checkOwn(ctx, def.Name, key, 0)
 	if err == nil && a.can.Overrides != nil {
-		l.override, err = a.overrideOf(ctx, def.Name, key)
+		var o *dipwell.Override
+		if o, err = a.overrideOf(ctx, def.Name, key); o != nil {
+			l.Override = new(jsonOverride(def.Name, o))
+		}
 	}
 	if err == nil && a.can.Holds != nil {
-		l.holds, err = a.limiter.Holds(ctx, def.Name, key)
+		var holds []store.KeyHold
+		holds, err = a.limiter.Holds(ctx, def.Name, key)
+		l.Holds = holdsOf(holds)
 	}
 	if now := time.Now(); err == nil && def.Usage && a.can.Usage != nil {
-		l.used, err = a.limiter.Usage(ctx, def.Name, key, usageSince(now), now)
+		var used []store.UsageLine
+		if used, err = a.limiter.Usage(ctx, def.Name, key, usageSince(now), now); len(used) > 0 {
+			l.Usage = new(totalOf(used))
+		}
 	}
-	if k := a.metrics.keys; err == nil && k != nil {
-		l.refusals = k.last.of(def.Name, l.d.Key)
+	if k := a.metrics.keys; k != nil {
+		l.Refusals = &KeyRefusals{k.process, k.last.of(def.Name, l.d.Key)}
 	}
 	if cost == lastCost {
 		cost = 1
-		if len(l.refusals) > 0 {
-			cost = l.refusals[0].Cost
+		if l.refused() {
+			cost = l.Refusals.Last[0].Cost
 		}
 	}
 	if err == nil && cost > 0 {
@@ -94,8 +110,17 @@ func (a *api) look(ctx context.Context, def *store.Definition, key string, cost 
 		l.d.Allowed, l.d.Never, l.d.Shadow, l.d.Cost, l.d.Limits = next.Allowed, next.Never, next.Shadow, next.Cost, next.Limits
 		l.d.RetryAfter, l.d.RetryIsBound = next.RetryAfter, next.RetryIsBound
 	}
-	return l, err
+	if err != nil {
+		return l, err
+	}
+	if d := l.d.Definition; d != nil {
+		l.Mode = map[store.Mode]string{store.Blocked: "blocked", store.Unlimited: "unlimited"}[d.Mode]
+	}
+	a.lookAtRow(ctx, def, key, &l)
+	return l, nil
 }
+
+func (l *look) refused() bool { return l.Refusals != nil && len(l.Refusals.Last) > 0 }
 
 // checkOwn is a Check whose decision is that of the limit itself, and not of the level that
 // decides if it has parents.
@@ -108,29 +133,11 @@ func (a *api) checkOwn(ctx context.Context, limit, key string, cost int64) (dipw
 	return d, err
 }
 
-// appendLook appends a look as JSON, with the row if it is under another definition than the
-// one that decided.
-func (a *api) appendLook(ctx context.Context, b []byte, def *store.Definition, l *look) []byte {
-	b = l.d.AppendMembers(append(b, '{'))
-	switch {
-	case l.d.Definition == nil:
-	case l.d.Definition.Mode == store.Blocked:
-		b = append(b, `,"mode":"blocked"`...)
-	case l.d.Definition.Mode == store.Unlimited:
-		b = append(b, `,"mode":"unlimited"`...)
-	}
-	b = a.appendRow(ctx, b, def, &l.d, l.key)
-	if l.override != nil {
-		b = append(append(b, `,"override":`...), asJSON(jsonOverride(def.Name, l.override))...)
-	}
-	if len(l.holds) > 0 {
-		b = append(append(b, `,"holds":`...), asJSON(holdsOf(l.holds))...)
-	}
-	if len(l.used) > 0 {
-		b = append(append(b, `,"usage":`...), asJSON(totalOf(l.used))...)
-	}
-	if k := a.metrics.keys; k != nil {
-		b = fmt.Appendf(b, `,"refusals":{"process":%s,"last":%s}`, asJSON(k.process), asJSON(l.refusals))
+// json returns an object with the members of both.
+func (l *look) json() []byte {
+	b := l.d.AppendMembers([]byte{'{'})
+	if rest := asJSON(l.Look); len(rest) > len("{}") {
+		return append(append(b, ','), rest[1:]...)
 	}
 	return append(b, '}')
 }
@@ -148,15 +155,15 @@ const (
 	refillTimeout = time.Second // for a limit without a Timeout
 )
 
-// appendRow appends the bucket of a key. If it is under another definition than the one that
-// made the decision d, such as a plan that callers name, it is "row". How it fills if nobody
-// takes from it is "refill", with pairs of a time in µs from now and the number of whole
-// tokens that are free from then on, also past the end of an override. It appends nothing for
-// a full bucket, a concurrency limit, a limit with shards or a mode without a bucket, nor if
-// the store does not answer within the limit's Timeout, or a second if it has none.
-func (a *api) appendRow(ctx context.Context, b []byte, def *store.Definition, d *dipwell.Decision, key string) []byte {
+// lookAtRow sets Row, the bucket of a key, if it is under another definition than the one that
+// made the decision, such as a plan that callers name; and Refill, how it fills if nobody
+// takes from it: pairs of a time in µs from now and the number of whole tokens that are free
+// from then on, also past the end of an override. It sets nothing for a full bucket, a
+// concurrency limit, a limit with shards or a mode without a bucket, nor if the store does not
+// answer within the limit's Timeout, or a second if it has none.
+func (a *api) lookAtRow(ctx context.Context, def *store.Definition, key string, l *look) {
 	if def.Shards > 1 || def.Algorithm == store.Concurrency {
-		return b
+		return
 	}
 	var batch store.Batch
 	g, op := batch.Single()
@@ -168,29 +175,28 @@ func (a *api) appendRow(ctx context.Context, b []byte, def *store.Definition, d 
 	defer cancel()
 	if err := a.limiter.Store().Apply(ctx, &batch); err != nil || g.Err != nil || op.TS == 0 || op.Used == 0 ||
 		op.Def.Mode > store.Shadow || op.Source >= store.SourceFallbackOpen {
-		return b
+		return
 	}
-	if d.Definition != nil && d.Definition.Plan != op.Def.Plan {
-		b = append(append(b, `,"row":`...), asJSON(Bucket{op.Def.Plan, op.Def.Rule.Burst, op.Remaining, op.Reset})...)
+	if d := l.d.Definition; d != nil && d.Plan != op.Def.Plan {
+		l.Row = &Bucket{op.Def.Plan, op.Def.Rule.Burst, op.Remaining, op.Reset}
 	}
 	now, end := op.DecidedAt(), int64(math.MaxInt64)
 	then := op.AtEnd(now + op.Reset)
 	if then != nil {
 		end = op.Def.Override.Until
 	}
-	b = appendSteps(append(b, `,"refill":[`...), op, now, end)
+	l.Refill = appendSteps([][2]int64{}, op, now, end)
 	if then != nil {
-		b = appendFree(b, end-now, then.Remaining)
+		l.Refill = append(l.Refill, [2]int64{end - now, then.Remaining})
 		if then.Used > 0 && then.Def.Mode <= store.Shadow {
-			b = appendSteps(b, then, now, math.MaxInt64)
+			l.Refill = appendSteps(l.Refill, then, now, math.MaxInt64)
 		}
 	}
-	return append(bytes.TrimSuffix(b, []byte{','}), ']')
 }
 
 // appendSteps appends at most refillSteps times before end at which tokens of op's bucket
 // come back, with the number that is free from then on. Times are from now.
-func appendSteps(b []byte, op *store.Op, now, end int64) []byte {
+func appendSteps(steps [][2]int64, op *store.Op, now, end int64) [][2]int64 {
 	var scratch store.Rule
 	rule := op.RuleFor(&scratch)
 	missing := rule.Burst - op.Remaining
@@ -206,14 +212,9 @@ func appendSteps(b []byte, op *store.Op, now, end int64) []byte {
 		}
 		last = in
 		used := rule.Used(store.State{Used: op.Used, TS: op.TS}, now+in)
-		b = appendFree(b, in, rule.Remaining(used, max(now+in, op.TS)))
+		steps = append(steps, [2]int64{in, rule.Remaining(used, max(now+in, op.TS))})
 	}
-	return b
-}
-
-func appendFree(b []byte, in, free int64) []byte {
-	b = strconv.AppendInt(append(b, '['), in, 10)
-	return append(strconv.AppendInt(append(b, ','), free, 10), "],"...)
+	return steps
 }
 
 func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Definition, p page) error {
