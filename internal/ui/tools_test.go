@@ -31,7 +31,7 @@ func setEngine() error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if out, err := exec.Command("go", "run", "./build", "-o", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("./build.sh", dir).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	written, err := os.ReadDir(dir)

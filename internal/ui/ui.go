@@ -3,7 +3,7 @@
 // dipwell itself, compiled to WebAssembly, and are there only if the program contains it.
 package ui
 
-//go:generate go run ./build
+//go:generate ./build.sh
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ import (
 //go:embed page
 var files embed.FS
 
-// built is internal/ui/built, which has the files that internal/ui/build writes, or
+// built is internal/ui/built, which has the files that build.sh writes, or
 // not: git has none of them.
 //
 //go:embed built
