@@ -95,21 +95,6 @@ func (d *dirty) swap(keys []dirtyKey) (*cycle, []dirtyKey) {
 	return old, keys
 }
 
-// keyName is a key of a limit, under any of its definitions.
-type keyName struct{ limit, key string }
-
-// addNames adds the keys of the current cycle to names.
-func (d *dirty) addNames(names map[keyName]bool) {
-	for i := range d.shards {
-		sh := &d.shards[i]
-		sh.mu.Lock()
-		for _, k := range sh.keys {
-			names[keyName{k.def.Name, k.key}] = true
-		}
-		sh.mu.Unlock()
-	}
-}
-
 // keepKeys is the capacity of keys that a shard keeps for the next cycle.
 const keepKeys = 1 << 14
 

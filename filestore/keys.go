@@ -3,6 +3,7 @@ package filestore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -100,11 +101,7 @@ func (w *writer) sweepSome() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sweepPos.last = time.Now()
-	_, _, err := w.store.disk.sweep(w.store, &w.sweepPos, sweepPage, sweepPage)
-	if err == nil {
-		_, err = w.store.disk.sweepRecords(w.store, &w.recordSweepPos, sweepPage)
-	}
-	if err != nil {
+	if _, _, err := w.store.disk.sweep(w.store, &w.sweepPos, sweepPage, sweepPage); err != nil {
 		w.store.report(w.store.storeError(err))
 	}
 }
@@ -121,11 +118,6 @@ func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 	w := &s.writer
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for at, more := (sweepPos{}), true; more; {
-		if more, err = s.disk.sweepRecords(s, &at, sweepPage); err != nil {
-			return 0, s.storeError(err)
-		}
-	}
 	for at := (sweepPos{}); ; {
 		did, more, err := s.disk.sweep(s, &at, sweepPage, n-swept)
 		if swept += did; err != nil {
@@ -139,11 +131,11 @@ func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 
 // sweep reads a page of rows and deletes up to n of them that are full or whose
 // limit was dropped. A row that was charged in memory meanwhile is written again by the
-// next cycle.
+// next cycle. After the last page it deletes what is too old of the logs.
 func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool, err error) {
 	defs := s.limits.byID(s.mem.Registry())
 	now := s.now()
-	var full, ended []rowKey // ended: rows of overrides that have ended
+	var full []rowKey
 	err = d.tx(func() error {
 		seen := 0
 		err := d.each(background, func(rows *sql.Rows) error {
@@ -155,11 +147,8 @@ func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool,
 			}
 			at.limit, at.key = r.limit, r.key
 			def := defs[r.limit]
-			switch {
-			case len(full)+len(ended) >= n || def != nil && (held && r.state.Version != def.Number || !s.full(def, &r, now)):
-			case def != nil && terms.IsOverride(r.state.Version):
-				ended = append(ended, rowKey{r.limit, r.key})
-			default:
+			leave := def != nil && (terms.IsOverride(r.state.Version) || held && r.state.Version != def.Number) // the end of an override writes its rows
+			if len(full) < n && !leave && (def == nil || def.Full(r.state, now)) {
 				full = append(full, rowKey{r.limit, r.key})
 			}
 			return nil
@@ -167,30 +156,16 @@ func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool,
 		if err != nil {
 			return err
 		}
-		if more = seen == page; !more {
-			*at = sweepPos{last: at.last}
-		}
-		if len(ended) > 0 { // the row in memory may have been converted since, and may not be full
-			s.multi.Lock()
-			full = append(full, s.written(ended, defs)...)
-			s.multi.Unlock()
-		}
 		for _, row := range full {
 			if _, err = d.remove.ExecContext(background, row.limit, row.key); err != nil {
 				return err
 			}
 		}
-		return nil
+		if more = seen == page; !more {
+			*at = sweepPos{last: at.last}
+			err = errors.Join(d.exec("delete from top_hours where id < ?", catalog.TopHours.Oldest(now)), d.exec("delete from usage where hour < ?", now-catalog.UsageAge))
+		}
+		return err
 	})
 	return len(full), more, err
-}
-
-// full reports whether a row of the file is full, or belongs to an override that has
-// ended.
-func (s *Store) full(d *store.Definition, r *bucket, now int64) bool {
-	if !terms.IsOverride(r.state.Version) {
-		return d.Full(r.state, now)
-	}
-	o := s.mem.Override(d, r.key)
-	return o == nil || o.ID != terms.OverrideOf(r.state.Version)
 }

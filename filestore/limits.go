@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -246,14 +247,10 @@ func (p *limits) renew(d *store.Definition) error {
 			return err
 		}
 		for _, key := range keys {
-			s.multi.RLock()
-			if err = s.mem.SweepKey(present, key); err == nil {
-				s.dirty.addTo(dirtyKey{def: present, key: key, gaveBack: true})
-			}
-			s.multi.RUnlock()
-			if err != nil {
+			if err = s.mem.SweepKey(present, key); err != nil {
 				return err
 			}
+			s.dirty.addTo(dirtyKey{def: present, key: key, gaveBack: true})
 			last = &key
 		}
 		more = len(keys) == renewChunk
@@ -288,6 +285,9 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 	}
 	disk := p.s.disk
 	id, _ := p.lookupID(name)
+	w := &p.s.writer
+	w.mu.Lock() // no cycle may write what it has read of the limit before
+	defer w.mu.Unlock()
 	err := disk.tx(func() error {
 		return errors.Join(disk.exec("delete from limits where id = ?", id), disk.exec("delete from versions where limit_id = ?", id),
 			disk.exec("update records set id = null where id in (select id from records where limit_id = ?)", id),
@@ -299,5 +299,6 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 		return p.s.storeError(err)
 	}
 	p.ids.Delete(name)
+	maps.DeleteFunc(w.records, func(row rowKey, _ map[store.RecordID]*store.Record) bool { return row.limit == id })
 	return nil
 }

@@ -43,15 +43,10 @@ func (s *Store) changeOverride(d *store.Definition, key string, change func() er
 	if s.state.Load()&^stateEach != 0 {
 		return s.unavailable()
 	}
-	s.multi.RLock() // see written
-	err := change()
-	if err == nil {
-		s.dirty.addTo(dirtyKey{def: d.Base(), key: key, gaveBack: true})
-	}
-	s.multi.RUnlock()
-	if err != nil {
+	if err := change(); err != nil {
 		return err
 	}
+	s.dirty.addTo(dirtyKey{def: d.Base(), key: key, gaveBack: true})
 	if err := s.writer.flush(); err != nil {
 		return unknownOutcome(err)
 	}

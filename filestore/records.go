@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
-	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
@@ -157,69 +155,4 @@ func parseLows(text string) (*store.Lows, error) {
 		return nil, fmt.Errorf("%d lows; want 1 to %d", n, store.MaxLows)
 	}
 	return &l, nil
-}
-
-// sweepRecords reads a page of keys with records in the file, and deletes those
-// whose keys have no records in memory. No cycle may run meanwhile. It leaves keys that
-// have changed since the last cycle: if their records have ended, that must be written
-// together with the row and the hold.
-func (d *disk) sweepRecords(s *Store, at *sweepPos, page int) (more bool, err error) {
-	s.multi.Lock() // records end in calls that hold it for reading, and in sweeps
-	defer s.multi.Unlock()
-	defs := s.limits.byID(s.mem.Registry())
-	err = d.tx(func() error {
-		keys, err := d.recordKeys(at, page)
-		if err != nil {
-			return err
-		}
-		if more = len(keys) == page; more {
-			at.limit, at.key = keys[page-1].limit, keys[page-1].key
-		}
-		keys = slices.DeleteFunc(keys, func(row rowKey) bool {
-			def := defs[row.limit]
-			return def != nil && s.mem.HasRecords(def, row.key)
-		})
-		for _, row := range s.written(keys, defs) {
-			if err = d.exec("delete from records where limit_id = ? and key = ?", row.limit, row.key); err != nil {
-				return err
-			}
-		}
-		if !more {
-			*at = sweepPos{}
-			return errors.Join(d.exec("delete from top_hours where id < ?", catalog.TopHours.Oldest(s.now())), d.exec("delete from usage where hour < ?", s.now()-catalog.UsageAge))
-		}
-		return nil
-	})
-	return more, err
-}
-
-// written returns those of the keys whose limit is gone or which have not changed since
-// they were written. The caller holds s.multi, and no cycle may run meanwhile. A sweep of
-// memory may: what the caller has seen of it is taken into account.
-func (s *Store) written(keys []rowKey, defs map[int64]*store.Definition) []rowKey {
-	if len(keys) == 0 {
-		return nil
-	}
-	changed := map[keyName]bool{}
-	for _, t := range s.mem.SweptSoFar() {
-		changed[keyName{t.Def.Name, t.Key}] = true
-	}
-	for i := range s.writer.keys { // of cycles that failed
-		changed[keyName{s.writer.keys[i].def.Name, s.writer.keys[i].key}] = true
-	}
-	s.dirty.addNames(changed)
-	return slices.DeleteFunc(keys, func(row rowKey) bool {
-		def := defs[row.limit]
-		return def != nil && changed[keyName{def.Name, row.key}]
-	})
-}
-
-func (d *disk) recordKeys(at *sweepPos, page int) (keys []rowKey, err error) {
-	err = d.each(background, func(rows *sql.Rows) error {
-		var row rowKey
-		err := rows.Scan(&row.limit, &row.key)
-		keys = append(keys, row)
-		return err
-	}, "select distinct limit_id, key from records where (limit_id, key) > (?, ?) order by 1, 2 limit ?", at.limit, at.key, page)
-	return keys, err
 }

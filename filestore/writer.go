@@ -17,18 +17,17 @@ import (
 // A writer writes the dirty keys to the file, one cycle after the other, on its own
 // goroutine.
 type writer struct {
-	store          *Store
-	mu             sync.Mutex                     // held during a cycle; keys and limits.Put also run cycles
-	keys           []dirtyKey                     // of the cycle being written, and of failed ones
-	reservations   map[store.Reservation]struct{} // ids of those that changed
-	holds          map[string]struct{}            // ids of those that changed
-	buckets        []bucket
-	records        map[rowKey]map[store.RecordID]*store.Record // that changed; nil if it ended
-	sweepPos       sweepPos
-	recordSweepPos sweepPos     // of sweepRecords
-	writeTime      atomic.Int64 // ns; how long the last cycle took
-	stopped        chan struct{}
-	done           sync.WaitGroup
+	store        *Store
+	mu           sync.Mutex                     // held during a cycle; keys and limits.Put also run cycles
+	keys         []dirtyKey                     // of the cycle being written, and of failed ones
+	reservations map[store.Reservation]struct{} // ids of those that changed
+	holds        map[string]struct{}            // ids of those that changed
+	buckets      []bucket
+	records      map[rowKey]map[store.RecordID]*store.Record // that changed; nil if it ended
+	sweepPos     sweepPos
+	writeTime    atomic.Int64 // ns; how long the last cycle took
+	stopped      chan struct{}
+	done         sync.WaitGroup
 
 	writing  atomic.Int64 // keys in the cycle being written
 	groups   atomic.Int64

@@ -1,8 +1,6 @@
 package memory
 
 import (
-	"slices"
-
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -54,17 +52,6 @@ func (s *Store) lockKey(d *store.Definition, key string) (sh *shard, p place) {
 		sh.mu.Unlock()
 	}
 	return nil, p
-}
-
-// HasRecords reports whether a key has records or lows.
-func (s *Store) HasRecords(d *store.Definition, key string) bool {
-	sh, p := s.lockKey(d, key)
-	if sh == nil {
-		return false
-	}
-	defer sh.mu.Unlock()
-	k := sh.extras[rowID{p.id, p.tag}]
-	return k != nil && (k.lows != nil || k.count() > 0)
 }
 
 // PutRecords adds records to a key, in the order of their numbers. Put the
@@ -217,13 +204,6 @@ func (s *Store) Swept() (keys []Touched) {
 	defer s.sweptMu.Unlock()
 	keys, s.swept = s.swept, nil
 	return keys
-}
-
-// SweptSoFar returns what Swept will return, as of now.
-func (s *Store) SweptSoFar() []Touched {
-	s.sweptMu.Lock()
-	defer s.sweptMu.Unlock()
-	return slices.Clone(s.swept)
 }
 
 func (s *Store) touch(keys []Touched) {

@@ -221,7 +221,7 @@ func (h *groupHistory) apply(s *Store, g store.Group, pro bool) string {
 		if ops[i].Def = s.reg.Lookup(ops[i].Def.Name); pro && ops[i].Def.Name == "a" {
 			ops[i].Def = ops[i].Def.WithPlan("pro")
 		}
-		held = held || s.HasRecords(ops[i].Def, ops[i].Key)
+		held = held || s.hasRecords(ops[i].Def, ops[i].Key)
 	}
 	if s == h.stores[0] && s.applyPlain(&g) {
 		if len(ops) > 1 {
@@ -242,4 +242,12 @@ func (h *groupHistory) apply(s *Store, g store.Group, pro bool) string {
 		out += fmt.Sprintf("%+v %v\n", look.Ops[0].Answer, err)
 	}
 	return out
+}
+
+// hasRecords reports whether a key has records or lows.
+func (s *Store) hasRecords(d *store.Definition, key string) bool {
+	sh, p := s.lockKey(d, key)
+	defer sh.mu.Unlock()
+	k := sh.extras[rowID{p.id, p.tag}]
+	return k != nil && (k.lows != nil || k.count() > 0)
 }
