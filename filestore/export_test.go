@@ -7,12 +7,12 @@ import (
 )
 
 // Registry, Define and Drop are those of the store's limits, for tests.
-func (s *Store) Registry() *store.Registry { return s.limits.cat.Registry() }
+func (s *Store) Registry() *store.Registry { return s.limits.Registry() }
 
 func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
-	return s.limits.cat.Define(ctx, l, owner)
+	return s.limits.Define(ctx, l, owner)
 }
 
 func (s *Store) Drop(ctx context.Context, name, owner string) error {
-	return s.limits.cat.Drop(ctx, name, owner)
+	return s.limits.Drop(ctx, name, owner)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 
@@ -17,21 +16,17 @@ import (
 
 // limits are the definitions in the file. A definition is written before calls use it,
 // because afterwards a row that refers to it may be written at any time. So the file may
-// be slightly ahead of the calls.
+// be slightly ahead of the registry of the store in memory.
 type limits struct {
 	s   *Store
-	cat *catalog.Catalog
 	reg store.Registry
 	ids sync.Map // by name, int64
 }
 
-var _ catalog.Backend = (*limits)(nil)
+var _ store.Definer = (*limits)(nil)
 
-func (p *limits) open(s *Store) error {
-	p.s, p.reg.EachOverride = s, s.mem.EachOverride
-	p.cat = catalog.New(p, s.mem.Registry(), catalog.Config{Error: s.storeError})
-	return p.cat.Open(background)
-}
+// Registry returns the limits that calls use.
+func (p *limits) Registry() *store.Registry { return p.s.mem.Registry() }
 
 func (p *limits) lookupID(name string) (int64, bool) {
 	id, ok := p.ids.Load(name)
@@ -52,14 +47,20 @@ func (p *limits) byID(reg *store.Registry) map[int64]*store.Definition {
 	return defs
 }
 
-// Prepare reads the definitions from the file.
-func (p *limits) Prepare(context.Context) error {
+// open reads the definitions from the file.
+func (p *limits) open(s *Store) error {
+	p.s, p.reg.EachOverride = s, s.mem.EachOverride
 	versions, err := p.readVersions()
 	if err == nil {
 		err = p.readLimits(versions)
 	}
 	if err != nil {
-		return p.s.disk.readError(err)
+		return s.disk.readError(err)
+	}
+	for _, d := range p.reg.All() {
+		if err = s.mem.InstallOne(d); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -107,69 +108,51 @@ func (p *limits) readVersions() (map[int64][]catalog.Version, error) {
 	return out, err
 }
 
-// Read returns the definitions.
-func (p *limits) Read(_ context.Context, only string) (*catalog.Limits, error) {
-	if d := p.reg.Lookup(only); d != nil {
-		return &catalog.Limits{Only: only, Defs: []*store.Definition{d}}, nil
-	}
-	return &catalog.Limits{Defs: p.reg.All()}, nil
-}
-
-// Revision is constant, because no other process changes the file.
-func (*limits) Revision(context.Context) (int64, error) { return 0, nil }
-
-// Install passes the definitions to the store in memory. One that was read alone is there
-// already, from Put.
-func (p *limits) Install(l *catalog.Limits) error {
-	if l.Only != "" {
-		return nil
-	}
-	return p.s.mem.Install(l.Defs)
-}
-
 const (
-	maxPast    = 64   // past versions of a limit above which Put converts the rows of older versions and deletes these
+	maxPast    = 64   // past versions of a limit above which Define converts the rows of older versions and deletes these
 	keepPast   = 32   // versions that are kept in any case, for the rows that a decorator keeps
 	renewChunk = 1000 // keys that are converted in one transaction
 )
 
-// Put adds or changes a limit in the file.
-func (p *limits) Put(_ context.Context, l store.Limit, owner string) (change int64, err error) {
+// Define implements store.Definer.
+func (p *limits) Define(_ context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	if p.s.state.Load()&stateClosed != 0 {
-		return 0, p.s.unavailable()
+		return nil, p.s.unavailable()
 	}
 	p.s.fitting.Lock() // until the store in memory has the definition
 	defer p.s.fitting.Unlock()
 	old := p.reg.Lookup(l.Name)
-	undo := func() { p.restore(l.Name, old) }
 	d, err := p.reg.Define(p.s.now(), l, owner)
-	if err != nil || d == old {
-		return 0, err
-	}
-	if len(d.Past) > maxPast {
-		if err = p.retire(d); err == nil {
-			d = p.reg.Lookup(l.Name)
+	if err == nil && d != old {
+		if len(d.Past) > maxPast {
+			if err = p.retire(d); err == nil {
+				d = p.reg.Lookup(l.Name)
+			}
 		}
-	}
-	if err == nil {
-		err = p.write(d)
+		if err == nil {
+			err = p.write(d)
+		}
+		if err == nil {
+			err = p.s.mem.InstallOne(d)
+		} else {
+			p.restore(l.Name, old)
+		}
+		err = p.s.storeError(err)
 	}
 	if err != nil {
-		undo()
-	} else {
-		err = p.s.mem.InstallOne(p.reg.Lookup(l.Name)) // which knows by now whether it is a parent
+		return nil, err
 	}
-	return 0, p.s.storeError(err)
+	return p.Registry().Lookup(l.Name), nil
 }
 
 // restore undoes a change of a limit that could not be written. old is the previous
 // definition, or nil.
 func (p *limits) restore(name string, old *store.Definition) {
-	defs := slices.DeleteFunc(p.reg.All(), func(d *store.Definition) bool { return d.Name == name })
+	var defs []*store.Definition
 	if old != nil {
 		defs = append(defs, old)
 	}
-	p.reg.Install(defs)
+	p.reg.InstallOne(name, defs)
 }
 
 // storeError wraps an error of the file in the class that fits.
@@ -274,11 +257,14 @@ func (d *disk) olderKeys(id int64, present uint32, after *string) (keys []string
 	return keys, err
 }
 
-// Drop deletes a limit. From now on its rows are ignored; sweeps delete them.
+// Drop implements store.Definer. From now on the rows of the limit are ignored; sweeps delete
+// them.
 func (p *limits) Drop(_ context.Context, name, owner string) error {
 	if p.s.state.Load()&stateClosed != 0 {
 		return p.s.unavailable()
 	}
+	p.s.fitting.Lock()
+	defer p.s.fitting.Unlock()
 	old := p.reg.Lookup(name)
 	if err := p.reg.Drop(name, owner); err != nil {
 		return err
@@ -300,5 +286,6 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 	}
 	p.ids.Delete(name)
 	maps.DeleteFunc(w.records, func(row rowKey, _ map[store.RecordID]*store.Record) bool { return row.limit == id })
+	p.s.mem.Forget(name)
 	return nil
 }

@@ -137,7 +137,7 @@ func (c *Config) check() error {
 // connection.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
-		Store: s, Limits: s.limits.cat, Keys: s.keys, Overrides: overrides{s}, Audit: trail{s, &catalog.Changes}, TopKeys: trail{s, &catalog.TopHours}, Usage: usage{s}, Holds: s.mem.Holds, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
+		Store: s, Limits: &s.limits, Keys: s.keys, Overrides: overrides{s}, Audit: trail{s, &catalog.Changes}, TopKeys: trail{s, &catalog.TopHours}, Usage: usage{s}, Holds: s.mem.Holds, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
 		Ready: func(context.Context) error { return s.unavailable() },
 	}
 }

@@ -89,28 +89,6 @@ func (s *Store) PutOverride(d *store.Definition, o *store.Override) error {
 	return nil
 }
 
-// Install replaces all definitions. Rows of a limit that is not among the new
-// ones no longer count, and reservations with tokens of such a limit are dropped.
-func (s *Store) Install(defs []*store.Definition) error {
-	gone := map[string]bool{}
-	for _, d := range s.reg.All() {
-		gone[d.Name] = true
-	}
-	s.reg.Install(defs)
-	for _, d := range defs {
-		delete(gone, d.Name)
-		if _, err := s.add(d); err != nil {
-			return err
-		}
-	}
-	for name := range gone {
-		s.limits.drop(name)
-		s.ForgetRecords(name)
-	}
-	s.collectIfCrowded()
-	return nil
-}
-
 // InstallOne adds a definition, or replaces the one of its limit.
 func (s *Store) InstallOne(d *store.Definition) error {
 	s.reg.InstallOne(d.Name, []*store.Definition{d})
