@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/period"
-	"github.com/dipwell/dipwell/internal/texts"
 )
 
 // Adaptive is a target of latency and errors for what is behind a limit, and the lowest
@@ -59,21 +58,12 @@ const (
 
 // adaptiveSettings are the fields of an Adaptive as text, in the order in which String
 // writes them.
-var adaptiveSettings = []struct {
-	name  string
-	set   func(a *Adaptive, value string) error
-	value func(a *Adaptive) string // "" is the default
-}{
-	{"floor", func(a *Adaptive, v string) (err error) { a.Floor, err = parsePositive(v); return },
-		func(a *Adaptive) string { return textUnless(a.Floor == 0, strconv.FormatInt(a.Floor, 10)) }},
-	{"latency", func(a *Adaptive, v string) (err error) { a.Latency, err = period.ParseDuration(v); return },
-		func(a *Adaptive) string { return textUnless(a.Latency == 0, period.Format(a.Latency)) }},
-	{"quantile", func(a *Adaptive, v string) (err error) { a.Quantile, err = parseShare(v); return },
-		func(a *Adaptive) string { return textUnless(a.Quantile == 0, shareText(a.Quantile)) }},
-	{"errors", func(a *Adaptive, v string) (err error) { a.Errors, err = parseShare(v); return },
-		func(a *Adaptive) string { return textUnless(a.Errors == 0, shareText(a.Errors)) }},
-	{"window", func(a *Adaptive, v string) (err error) { a.Window, err = period.ParseDuration(v); return },
-		func(a *Adaptive) string { return textUnless(a.Window == 0, period.Format(a.Window)) }},
+var adaptiveSettings = []setting[Adaptive]{
+	field("floor", func(a *Adaptive) *int64 { return &a.Floor }, parsePositive, numberText),
+	field("latency", func(a *Adaptive) *time.Duration { return &a.Latency }, period.ParseDuration, period.Format),
+	field("quantile", func(a *Adaptive) *float64 { return &a.Quantile }, parseShare, shareText),
+	field("errors", func(a *Adaptive) *float64 { return &a.Errors }, parseShare, shareText),
+	field("window", func(a *Adaptive) *time.Duration { return &a.Window }, period.ParseDuration, period.Format),
 }
 
 // parseShare reads a share such as 0.95 or 2%, in whole millionths.
@@ -95,36 +85,17 @@ func shareText(share float64) string { return strconv.FormatFloat(share, 'f', -1
 
 // String writes a as Limit.Set reads it: "floor=50;latency=200ms". It is ""
 // for a fixed rate.
-func (a Adaptive) String() string {
-	var b strings.Builder
-	for _, s := range adaptiveSettings {
-		if v := s.value(&a); v != "" {
-			if b.Len() > 0 {
-				b.WriteByte(';')
-			}
-			b.WriteString(s.name + "=" + v)
-		}
-	}
-	return b.String()
-}
+func (a Adaptive) String() string { return strings.Join(explicit(adaptiveSettings, &a), ";") }
 
 // Set changes one setting, spelled as in a configuration file: a.Set("errors", "2%"). The
 // settings are floor, latency, quantile, errors and window. Set checks the value
 // alone; NewDefinition checks the whole. The error begins with the setting; an unknown one
 // comes with the nearest known name.
 func (a *Adaptive) Set(setting, value string) error {
-	var names []string
-	for i := range adaptiveSettings {
-		s := &adaptiveSettings[i]
-		if s.name == setting {
-			if err := s.set(a, value); err != nil {
-				return fmt.Errorf("%s: %w", setting, err)
-			}
-			return nil
-		}
-		names = append(names, s.name)
+	if err := change(adaptiveSettings, a, setting, value); err != nil {
+		return fmt.Errorf("%s: %w", setting, err)
 	}
-	return fmt.Errorf("%s: unknown setting%s", setting, texts.Nearest(setting, names))
+	return nil
 }
 
 // parseAdaptive reads what Adaptive.String writes, with the settings in any order. The

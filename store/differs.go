@@ -27,7 +27,7 @@ func (d *Definition) Differs(l Limit) error {
 }
 
 // inWords returns the value of a setting for an error's text, also if it was left out.
-func (s *setting) inWords(l *Limit) string {
+func (s *setting[Limit]) inWords(l *Limit) string {
 	if value, explicit := s.value(l); explicit {
 		return value
 	}

@@ -4,12 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/period"
-	"github.com/dipwell/dipwell/internal/texts"
 )
 
 // Bounds of plans.
@@ -111,44 +109,28 @@ func (p Plans) parse() (out []Plan, err error) {
 // String writes the plans as Limit.Set reads them: "pro:rate=600;burst=1000|staff:mode=unlimited".
 func (p Plans) String() string { return p.text }
 
-// planSettings are the fields of a Plan as text, in the order in which they are written.
-var planSettings = []struct {
-	name  string
-	set   func(p *Plan, value string) error
-	value func(p *Plan) string // "" means the base's value
-}{
-	{"rate", func(p *Plan, v string) (err error) { p.Rate, err = parseRate(v); return },
-		func(p *Plan) string { return textUnless(p.Rate == 0, strconv.FormatInt(p.Rate, 10)) }},
-	{"per", func(p *Plan, v string) (err error) { p.Period, err = parsePer(v); return },
-		func(p *Plan) string { return textUnless(p.Period == 0, period.Format(p.Period)) }},
-	{"burst", func(p *Plan, v string) (err error) { p.Burst, err = countOr(NoBurst)(v); return },
-		func(p *Plan) string { return textUnless(p.Burst == 0, countText(p.Burst)) }},
-	{"max_debt", func(p *Plan, v string) (err error) { p.MaxDebt, err = parseDebt(v); return },
-		func(p *Plan) string { return textUnless(p.MaxDebt == 0, debtText(p.MaxDebt)) }},
-	{"mode", func(p *Plan, v string) (err error) { p.Mode, err = oneOf[Mode](planModes)(v); return },
-		func(p *Plan) string { return nameOf(planModes, int(p.Mode)) }},
-	{"callable", func(p *Plan, v string) error {
+// planSettings are the fields of a Plan as text, in the order in which they are written. Those
+// that are zero are the base's.
+var planSettings = []setting[Plan]{
+	field("rate", func(p *Plan) *int64 { return &p.Rate }, parseRate, numberText),
+	field("per", func(p *Plan) *time.Duration { return &p.Period }, parsePer, period.Format),
+	field("burst", func(p *Plan) *int64 { return &p.Burst }, countOr(NoBurst), countText),
+	field("max_debt", func(p *Plan) *int64 { return &p.MaxDebt }, parseDebt, debtText),
+	field("mode", func(p *Plan) *Mode { return &p.Mode }, oneOf[Mode](planModes), func(m Mode) string { return nameOf(planModes, int(m)) }),
+	{name: "callable", set: func(p *Plan, v string) error {
 		i, err := oneOf[uint8](callers)(v)
 		p.OverrideOnly, p.Children = i == 1, i == 2
 		return err
-	}, func(p *Plan) string {
+	}, value: func(p *Plan) (string, bool) {
 		if p.Children {
-			return callers[2]
+			return callers[2], true
 		}
-		return textUnless(!p.OverrideOnly, callers[1])
+		return callers[1], p.OverrideOnly
 	}},
 }
 
 // callers are the values of callable.
 var callers = []string{"true", "false", "children"}
-
-// textUnless returns text, or "", which means the base's value, if none is set.
-func textUnless(none bool, text string) string {
-	if none {
-		return ""
-	}
-	return text
-}
 
 // separators replaces the characters that separate names and settings of plans. They are
 // not allowed in names, and become another character that is not allowed either, so that
@@ -158,18 +140,11 @@ var separators = strings.NewReplacer("|", "?", ":", "?")
 // write appends the plan in the form of Plans.String: "pro:rate=600;burst=1000".
 func (p *Plan) write(b *strings.Builder) {
 	_, _ = separators.WriteString(b, p.Name)
-	between := byte(':')
-	if p.Name == "" { // so that a lone plan without name and settings is not the empty text, which means no plans
-		b.WriteByte(between)
-		between = ';'
+	settings := explicit(planSettings, p)
+	if p.Name == "" || len(settings) > 0 { // a lone plan without both is not the empty text, which means no plans
+		b.WriteByte(':')
 	}
-	for _, s := range planSettings {
-		if v := s.value(p); v != "" {
-			b.WriteByte(between)
-			b.WriteString(s.name + "=" + v)
-			between = ';'
-		}
-	}
+	b.WriteString(strings.Join(settings, ";"))
 }
 
 // parsePlan reads what Plan.write writes. The error names the plan and the setting.
@@ -202,17 +177,10 @@ func parsePlan(text string) (p Plan, err error) {
 // Set changes one setting, spelled as in a configuration file: rate, per, burst,
 // max_debt, mode or callable. The error names the setting.
 func (p *Plan) Set(setting, value string) error {
-	var names []string
-	for i := range planSettings {
-		if planSettings[i].name == setting {
-			if err := planSettings[i].set(p, value); err != nil {
-				return fmt.Errorf("%s: %w", setting, err)
-			}
-			return nil
-		}
-		names = append(names, planSettings[i].name)
+	if err := change(planSettings, p, setting, value); err != nil {
+		return fmt.Errorf("%s: %w", setting, err)
 	}
-	return fmt.Errorf("%s: unknown setting%s", setting, texts.Nearest(setting, names))
+	return nil
 }
 
 // parsePlans reads what Plans.String writes, in any order.

@@ -12,19 +12,19 @@ import (
 	"github.com/dipwell/dipwell/internal/texts"
 )
 
-// A setting is one field of a Limit as text.
-type setting struct {
-	name   string // in Limit.Set, in configuration files and in a FieldError: "max_debt"
+// A setting is one field of a Limit, a Plan or an Adaptive as text.
+type setting[L any] struct {
+	name   string // in Set, in configuration files and in a FieldError: "max_debt"
 	always bool   // Explicit lists it whatever its value is, because it has no default
 	counts bool   // the rule is compiled from it; limits that spell it differently may count alike
-	set    func(l *Limit, value string) error
-	value  func(l *Limit) (text string, explicit bool)
+	set    func(l *L, value string) error
+	value  func(l *L) (text string, explicit bool)
 }
 
 // settings are all fields of a Limit, in the order of the documentation. A new field
 // needs an entry here, one in internal/catalog, and a migration of the stores that have a
 // column for each field.
-var settings = []setting{
+var settings = []setting[Limit]{
 	required(field("name", func(l *Limit) *string { return &l.Name }, verbatim, verbatimText)),
 	counting(field("algorithm", func(l *Limit) *Algorithm { return &l.Algorithm }, oneOf[Algorithm](algorithms), Algorithm.String)),
 	required(counting(field("rate", func(l *Limit) *int64 { return &l.Rate }, parseRate, countText))),
@@ -53,25 +53,48 @@ var settings = []setting{
 	field("adaptive", func(l *Limit) *Adaptive { return &l.Adaptive }, parseAdaptive, Adaptive.String),
 }
 
-func field[T comparable](name string, at func(*Limit) *T, parse func(string) (T, error), text func(T) string) setting {
-	return setting{name: name,
-		set: func(l *Limit, value string) error {
+func field[L any, T comparable](name string, at func(*L) *T, parse func(string) (T, error), text func(T) string) setting[L] {
+	return setting[L]{name: name,
+		set: func(l *L, value string) error {
 			v, err := parse(value)
 			if err == nil {
 				*at(l) = v
 			}
 			return err
 		},
-		value: func(l *Limit) (string, bool) {
+		value: func(l *L) (string, bool) {
 			var zero T
 			v := *at(l)
 			return text(v), v != zero
 		}}
 }
 
+// change changes one of some settings. The error does not name it; an unknown one comes with
+// the nearest known name.
+func change[L any](settings []setting[L], l *L, name, value string) error {
+	var names []string
+	for i := range settings {
+		if settings[i].name == name {
+			return settings[i].set(l, value)
+		}
+		names = append(names, settings[i].name)
+	}
+	return errors.New("unknown setting" + texts.Nearest(name, names))
+}
+
+// explicit lists the settings that differ from their defaults, as "name=value".
+func explicit[L any](settings []setting[L], l *L) (out []string) {
+	for i := range settings {
+		if value, differs := settings[i].value(l); differs {
+			out = append(out, settings[i].name+"="+value)
+		}
+	}
+	return out
+}
+
 // required marks a setting that has no default, and counting one that the rule depends on.
-func required(s setting) setting { s.always = true; return s }
-func counting(s setting) setting { s.counts = true; return s }
+func required(s setting[Limit]) setting[Limit] { s.always = true; return s }
+func counting(s setting[Limit]) setting[Limit] { s.counts = true; return s }
 
 // Set changes one setting, spelled as in a configuration file: l.Set("burst", "20"). It
 // checks the value alone; NewDefinition checks the whole limit. The error is a
@@ -87,17 +110,10 @@ func counting(s setting) setting { s.counts = true; return s }
 //	l := store.Limit{Name: "login"}
 //	err := errors.Join(l.Set("rate", "5"), l.Set("per", "1m"), l.Set("max_debt", "unlimited"))
 func (l *Limit) Set(setting, value string) error {
-	var names []string
-	for i := range settings {
-		if s := &settings[i]; s.name == setting {
-			if err := s.set(l, value); err != nil {
-				return &FieldError{Limit: l.Name, Field: setting, Reason: err.Error()}
-			}
-			return nil
-		}
-		names = append(names, settings[i].name)
+	if err := change(settings, l, setting, value); err != nil {
+		return &FieldError{Limit: l.Name, Field: setting, Reason: err.Error()}
 	}
-	return &FieldError{Limit: l.Name, Field: setting, Reason: "unknown setting" + texts.Nearest(setting, names)}
+	return nil
 }
 
 // Explicit lists the settings that differ from their defaults, in the form that Set
@@ -188,7 +204,8 @@ func countOr(zero int64) func(string) (int64, error) {
 	}
 }
 
-func countText(n int64) string { return strconv.FormatInt(max(n, 0), 10) }
+func countText(n int64) string  { return numberText(max(n, 0)) }
+func numberText(n int64) string { return strconv.FormatInt(n, 10) }
 
 // parseDebt reads a max_debt: a count, of which 0 is NoDebt, or "unlimited".
 func parseDebt(s string) (int64, error) {
