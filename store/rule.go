@@ -317,6 +317,3 @@ func (r *Rule) boundary(tick int64) int64 {
 
 // soonest returns the least delay that a Reserve of units can have, in µs.
 func (r *Rule) soonest(units int64) int64 { return algebra.Soonest(units, r.Cap, r.shortest(), r.Add) }
-
-// mostTicks returns at least the number of ticks in a time, in µs.
-func (r *Rule) mostTicks(within int64) int64 { return algebra.QuoUp(within, r.shortest()) }

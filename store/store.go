@@ -347,7 +347,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 		rule.apply(&o, row, now, op.Verb, op.Cost, op.Fraction)
 	}
 	if op.bounded() {
-		bound(&o, rule, op, now)
+		bound(&o, rule, op)
 	}
 	refused := !o.Allowed && !o.Never
 	if refused && op.bounded() {
@@ -416,27 +416,17 @@ func (op *Op) clipped(o *outcome) bool {
 func (op *Op) bounded() bool { return op.Bounded && op.Verb == VerbReserve }
 
 // bound refuses a reservation whose delay is above MaxDelay. The reservation can never be
-// allowed if even a full bucket would be due too late. Retry is the time until the delay
-// is short enough, or less: see retryBounded.
-func bound(o *outcome, r *Rule, op *Op, now int64) {
+// allowed if even a full bucket would be due too late. Retry is the time until it may go so
+// far into debt: see retryBounded.
+func bound(o *outcome, r *Rule, op *Op) {
 	if o.Never || o.Allowed && o.Delay <= op.MaxDelay {
 		return
 	}
 	late := outcome{Before: o.Before, After: o.Before, TS: o.TS, Retry: o.Retry}
-	units := algebra.UnitsOf(op.Cost, r.Unit)
-	switch {
-	case r.soonest(units) > op.MaxDelay:
+	if r.soonest(algebra.UnitsOf(op.Cost, r.Unit)) > op.MaxDelay {
 		late.Never, late.Retry = true, 0
-	case op.tooLate(r, o.Before) > 0:
-		late.Retry = max(late.Retry, r.wait(op.tooLate(r, o.Before), o.TS, now))
 	}
 	*o = late
-}
-
-// tooLate returns how many units must come back before a reservation may be due within
-// MaxDelay.
-func (op *Op) tooLate(r *Rule, used int64) int64 {
-	return used - (r.Cap - algebra.UnitsOf(op.Cost, r.Unit)) - algebra.Returned(r.mostTicks(op.MaxDelay), r.Add, r.Enough)
 }
 
 // retryBounded moves the retry of a bounded reservation to the first time at which its
