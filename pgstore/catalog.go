@@ -35,7 +35,8 @@ type limits struct {
 	heard   atomic.Int64 // when the limits were last known to be current, since started
 	started time.Time
 
-	zones sync.Map // results of compareZone, by terms.CalendarSpec
+	zones sync.Map     // by terms.CalendarSpec: comparedZone
+	ahead atomic.Int64 // µs: the database's clock minus this machine's, as far as it is known
 }
 
 var _ catalog.Backend = (*limits)(nil)
@@ -195,7 +196,7 @@ func (l *limits) Read(ctx context.Context, only string) (*catalog.Limits, error)
 		return nil, err
 	}
 	for _, d := range read.Defs {
-		warning, err := l.zoneWarning(ctx, d.Limit)
+		warning, err := l.zoneWarning(ctx, d)
 		if err != nil && !errors.Is(err, errNoZone) { // every take of the limit will return errNoZone
 			return nil, err
 		}
@@ -414,10 +415,10 @@ const putSQL = `select dipwell_internal.put_limit(jsonb_populate_record(null::di
     jsonb_populate_record(null::dipwell.versions, $2::jsonb), $3::bigint)`
 
 func (s functions) put(ctx context.Context, l store.Limit, by string) (change int64, err error) {
-	if err := s.limits.checkZone(ctx, l); err != nil {
-		return 0, err
-	}
 	d, err := store.NewDefinition(l)
+	if err == nil {
+		err = s.limits.checkZone(ctx, d)
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -51,7 +51,7 @@ type bucket struct {
 	read    store.State // the row on which the groups were decided, for writeBack
 	after   store.State // the row after the groups
 
-	start, length int64 // current window in µs, for windows of unequal length
+	start, end int64 // current window in µs, for windows of unequal length
 }
 
 type bucketKey struct {
@@ -99,7 +99,7 @@ func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundl
 		return nil, s.failBundles(bundles, err)
 	}
 	for _, b := range bundles {
-		more, other := b.answer()
+		more, other := s.answer(b)
 		switch {
 		case other:
 			rest = append(rest, b.groups...)
@@ -269,7 +269,7 @@ func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) b
 		switch r := &d.Rule; {
 		case d.Block != 0, d.Algorithm == store.Concurrency, r.Every == 0 && d.Base() != d, r.BeginsWithCall(), r.Sliding, op.Verb == store.VerbReset:
 			return false
-		case r.Every == 0 && !s.knowsWindows(ctx, known[i]):
+		case r.Every == 0 && !s.limits.knowsWindows(ctx, r):
 			return false
 		case op.Cost == 0 && op.Verb != store.VerbCheck && len(g.Ops) > 1: // a check together with calls that write
 			return false
@@ -308,11 +308,9 @@ func (s *Store) askSet(ctx context.Context, bundles []*bundle) error {
 		return cmp.Or(cmp.Compare(x.id, y.id), cmp.Compare(x.op.Key, y.op.Key))
 	})
 	var a setArgs
+	about := s.estimateNow()
 	for _, p := range places {
-		if p.def.Rule.Every == 0 {
-			p.start, p.length = s.window(p.entry, p.op)
-		}
-		a.append(p.of, p.bundle, p.bucket)
+		a.append(p.of, p.bundle, p.bucket, about)
 	}
 	at := s.testNow()
 	args := []any{a.groups, a.limits, a.keys, a.versions, a.kinds, a.costs, a.bounds, a.units, a.every, a.add, a.grids, a.enough, a.shadow, a.calendar, at, a.ends}
@@ -341,14 +339,15 @@ func (s *Store) askSet(ctx context.Context, bundles []*bundle) error {
 	return storeError(err, true)
 }
 
-// append adds the parameters of one row.
-func (a *setArgs) append(group int, b *bundle, row *bucket) {
+// append adds the parameters of one row. about is the present time, nearly.
+func (a *setArgs) append(group int, b *bundle, row *bucket, about int64) {
 	var scratch store.Rule
 	r := row.def.RuleFor(row.op.Key, &scratch)
 	kind, cost, bound := row.op.Verb, row.cost, r.Cap
 	unit, every, adds, grid, enough := r.Unit, r.Every, r.Add, int64(0), (r.MaxUsed+r.Add-1)/r.Add
 	if r.Every == 0 {
-		every, grid = row.length, row.start
+		row.start, row.end = r.Window(about)
+		every, grid = row.end-row.start, row.start
 	} else {
 		grid = gridOf(r.Origin, r.Every)
 	}
@@ -376,9 +375,10 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 // answer fills in the answers of the groups from the rows that the statement
 // returned. It reports whether to ask again, and whether the bundle needs
 // another way.
-func (b *bundle) answer() (again, other bool) {
+func (s *Store) answer(b *bundle) (again, other bool) {
 	if b.needsRows = false; b.unsupported {
-		return b.windowMoved(), !b.windowMoved()
+		again = s.windowMoved(b)
+		return again, !again
 	}
 	if b.writeBack && b.done { // the answers were filled in before
 		return false, false

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
@@ -28,7 +27,6 @@ type statements struct {
 	take               string
 	takeOverridden     string // of a base definition whose keys may have overrides
 	takeMany, readMany string
-	windows            *atomic.Pointer[boundaries] // for a calendar limit
 }
 
 // newStatements returns the statements of a version. With a test's clock, the
@@ -38,7 +36,6 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 	grid, params := gridOrParam(r, 3)
 	now := timeSQL(stmtNow, testClock, params+1)
 	setReadSQL(&s, id, d.Overridden, testClock)
-	s.windows = new(atomic.Pointer[boundaries])
 	if !d.Even() {
 		return s
 	}

@@ -10,37 +10,49 @@ import (
 )
 
 // SQL functions step windows that follow a calendar, with the database's time zone data.
-// This program has data of its own, which may be from another year. zoneYears is how far
-// ahead the two are compared.
-const zoneYears = 10
+// This program has data of its own, which may be from another year.
+const (
+	zoneYears = 10        // how far ahead the two are compared
+	zoneFor   = time.Hour // after this time they are compared again: the database's may have been updated
+)
 
 // zoneSQL finds the first of some times, in Unix seconds, at which the database gives a
 // zone another offset from UTC than this program does.
 const zoneSQL = `select min(u.at) from unnest($2::bigint[], $3::bigint[]) u (at, ahead) where dipwell_internal.zone_offset($1::text, u.at) <> u.ahead`
 
-// zoneWarning returns a warning if the database's data of a limit's zone differ from this
-// program's, with the first date, or if the database does not have the zone. Limits that
-// share a calendar are compared once.
-func (l *limits) zoneWarning(ctx context.Context, limit store.Limit) (string, error) {
-	d, err := store.NewDefinition(limit) // a definition of its own, because a calendar caches the last window that it computed
-	if err != nil {
-		return "", err
-	}
-	cal := d.Rule.Calendar.Spec()
+// comparedZone is the result of a comparison of the data of a calendar's zone.
+type comparedZone struct {
+	differs string // how they differ; "" if they do not
+	asked   time.Time
+}
+
+// zoneDiffers returns how the database's data of the zone of a rule differ from this
+// program's, with the first date, or "". The error is errNoZone if the database does not have
+// the zone. Limits that share a calendar are compared once.
+func (l *limits) zoneDiffers(ctx context.Context, r *store.Rule) (string, error) {
+	cal := r.Calendar.Spec()
 	if !l.s.engine().hasFunctions() || cal.Zone == "" || cal.Zone == time.UTC.String() {
 		return "", nil // Go decides, or no difference is possible
 	}
-	found, known := l.zones.Load(cal)
-	if !known {
-		if found, err = compareZone(ctx, l.db, &d.Rule, cal.Zone); err != nil {
-			return "", err
-		}
-		l.zones.Store(cal, found)
+	now := time.Now()
+	last, _ := l.zones.Load(cal)
+	if last, known := last.(comparedZone); known && (now.Sub(last.asked) < zoneFor || !l.zones.CompareAndSwap(cal, last, comparedZone{last.differs, now})) {
+		return last.differs, nil // or another call compares them now
 	}
-	if found == "" {
-		return "", nil
+	differs, err := compareZone(ctx, l.db, r, cal.Zone)
+	if err == nil {
+		l.zones.Store(cal, comparedZone{differs, now})
 	}
-	return fmt.Sprintf("limit %s: start: %s", limit.Name, found), nil
+	return differs, err
+}
+
+// zoneWarning returns a warning if the data of a limit's zone differ.
+func (l *limits) zoneWarning(ctx context.Context, d *store.Definition) (string, error) {
+	differs, err := l.zoneDiffers(ctx, &d.Rule)
+	if differs == "" {
+		return "", err
+	}
+	return fmt.Sprintf("limit %s: start: %s", d.Name, differs), err
 }
 
 // errNoZone means that the database does not have the time zone, so that every take would
@@ -48,9 +60,9 @@ func (l *limits) zoneWarning(ctx context.Context, limit store.Limit) (string, er
 var errNoZone = errors.New("the database does not know the time zone")
 
 // checkZone refuses a limit in a time zone that the database does not have.
-func (l *limits) checkZone(ctx context.Context, limit store.Limit) error {
-	if _, err := l.zoneWarning(ctx, limit); errors.Is(err, errNoZone) {
-		return &store.FieldError{Limit: limit.Name, Field: "start", Reason: fmt.Sprintf("%q: %v", limit.Start, err)}
+func (l *limits) checkZone(ctx context.Context, d *store.Definition) error {
+	if _, err := l.zoneDiffers(ctx, &d.Rule); errors.Is(err, errNoZone) {
+		return &store.FieldError{Limit: d.Name, Field: "start", Reason: fmt.Sprintf("%q: %v", d.Start, err)}
 	}
 	return nil // storing the limit will return the error
 }
@@ -63,8 +75,8 @@ func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (
 	}
 	var instants, ahead []int64
 	now := time.Now()
-	for at, end := now.UnixMicro(), now.AddDate(zoneYears, 0, 0).UnixMicro(); at < end; {
-		_, at = rule.Window(at)
+	at, next := rule.Window(now.UnixMicro())
+	for end := now.AddDate(zoneYears, 0, 0).UnixMicro(); at < end; at, next = rule.Window(next) {
 		for _, x := range []int64{at/1e6 - 1, at / 1e6} {
 			_, offset := time.Unix(x, 0).In(loc).Zone()
 			instants, ahead = append(instants, x), append(ahead, int64(offset))
@@ -82,4 +94,33 @@ func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (
 	}
 	return fmt.Sprintf("from %s on the clock of %s differs between the database and this program, because their time zone data are from different years; windows follow the database's",
 		time.Unix(*first, 0).In(loc).Format(time.DateOnly), zone), nil
+}
+
+// knowsWindows reports whether this program computes the windows of a calendar limit as the
+// database does. set.sql then gets the present one as a parameter, instead of computing it for
+// each row. It decides nothing outside of it, and has a function step rows of earlier windows.
+func (l *limits) knowsWindows(ctx context.Context, r *store.Rule) bool {
+	differs, err := l.zoneDiffers(ctx, r)
+	return differs == "" && err == nil
+}
+
+// estimateNow estimates the database's clock. The statement itself reads the exact time.
+func (s *Store) estimateNow() int64 {
+	if s.clock != nil {
+		return s.clock()
+	}
+	return time.Now().UnixMicro() + s.limits.ahead.Load()
+}
+
+// windowMoved reports whether a row was not decided because its window is over
+// or has not begun, and corrects the estimate of the clock.
+func (s *Store) windowMoved(b *bundle) bool {
+	for i := range b.buckets {
+		row := &b.buckets[i]
+		if row.def.Rule.Every == 0 && !b.writeBack && (b.now < row.start || b.now >= row.end) {
+			s.limits.ahead.Store(b.now - time.Now().UnixMicro())
+			return true
+		}
+	}
+	return false
 }
