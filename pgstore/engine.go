@@ -66,5 +66,5 @@ func (s functions) statements(id int32, d *store.Definition) statements {
 }
 
 func (s portable) statements(id int32, d *store.Definition) statements {
-	return statements{take: s.dialect.takeSQL(id, d, s.clock != nil)}
+	return statements{take: rowUpdate{sql: s.dialect.takeSQL(id, d, s.clock != nil)}}
 }

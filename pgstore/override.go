@@ -212,19 +212,17 @@ func (s *Store) takeOverridden(ctx context.Context, g *store.Group, e *entry, d 
 	op.Def = d
 	tokens, bound := fullCost(op)
 	op.Def = asked
-	if tokens == 0 || e.takeOverridden == "" || !d.Even() || d.Mode > store.Shadow || op.Fraction > 0 {
+	if tokens == 0 || e.takeOverridden.sql == "" || !d.Even() || d.Mode > store.Shadow || op.Fraction > 0 {
 		return false, nil
 	}
 	var scratch store.Rule
 	rule := d.RuleFor(op.Key, &scratch)
 	units := tokens * rule.Unit
-	args := []any{op.Key, units, bound - units, rule.Add, int32(d.Number), endOf(d), algebra.QuoUp(rule.MaxUsed, rule.Add)} //nolint:gosec // the column has 32 bits
+	numbers := append(make([]int64, 0, 8), units, bound-units, rule.Add, int64(int32(d.Number)), endOf(d), algebra.QuoUp(rule.MaxUsed, rule.Add)) //nolint:gosec // the column has 32 bits
 	if rule.Every > 1 {
-		args = append(args, gridOf(rule.Origin, rule.Every))
+		numbers = append(numbers, gridOf(rule.Origin, rule.Every))
 	}
-	var row store.State
-	var now int64
-	err = s.db.QueryRow(ctx, e.takeOverridden, s.withClock(args)...).Scan(&row.Used, &row.TS, &now)
+	row, now, err := s.update(ctx, e.takeOverridden, op.Key, numbers...)
 	switch {
 	case err == nil:
 		op.Asked, op.Def = cmp.Or(op.Asked, op.Def), d
@@ -260,7 +258,7 @@ func takeOverriddenSQL(id int32, r *store.Rule, testClock bool) string {
 	ticks := ticksSQL(r, now, "$8::bigint")
 	left, back := leftAfterSQL(ticks, "$4::bigint", "$7::bigint"), returnedSQL(ticks, "$4::bigint", "$7::bigint")
 	return fmt.Sprintf(`update dipwell.buckets b set used = %[3]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[5]s
-where b.limit_id = %[1]d and b.key = $1::text and b.version = $5::int and (b.due <= %[2]s) is not true and %[2]s < $6::bigint
+where b.limit_id = %[1]d and b.key = $1::text and b.version = $5::bigint and (b.due <= %[2]s) is not true and %[2]s < $6::bigint
     and b.used - %[4]s <= $3::bigint
 returning b.used, b.ts, %[2]s`, id, now, left, back, lowSQL(left))
 }

@@ -44,13 +44,11 @@ func (s portable) take(ctx context.Context, g *store.Group, e *entry) (done bool
 	op := &g.Ops[0]
 	var scratch store.Rule
 	rule := op.RuleFor(&scratch)
-	args := append(make([]any, 0, 4), op.Key, op.Cost*rule.Unit)
+	numbers := []int64{op.Cost * rule.Unit}
 	if spread(rule) {
-		args = append(args, gridOf(rule.Origin, rule.Every))
+		numbers = append(numbers, gridOf(rule.Origin, rule.Every))
 	}
-	var row store.State
-	var seen int64
-	err = s.db.QueryRow(ctx, e.take, s.withClock(args)...).Scan(&row.Used, &row.TS, &seen)
+	row, seen, err := s.update(ctx, e.take, op.Key, numbers...)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, nil

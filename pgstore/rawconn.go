@@ -3,13 +3,11 @@ package pgstore
 import (
 	"context"
 	"encoding/binary"
-	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -17,55 +15,42 @@ import (
 // besides those in pgx's cache.
 const maxRawStatements = 256
 
-// maxRawParams is the largest number of parameters of a statement: the grid is the fourth,
-// and the time of a test's clock the last.
-const maxRawParams = 5
+// A rowUpdate is a conditional statement for one row. Its parameters are the key and numbers,
+// and it returns the row's used and ts, and its own time.
+type rowUpdate struct {
+	name string // of the prepared statement, the same for all versions of a limit or plan; "": pgx prepares it
+	sql  string
+}
 
-// update runs the conditional UPDATE of one row. It returns the row after the statement and
-// the statement's time, or pgx.ErrNoRows. If possible it uses pgconn directly:
-// looking up the statement by its text, planning how to encode and scan each
-// value, and creating a Rows, as pgx does, take a tenth of a call.
-func (s *Store) update(ctx context.Context, e *entry, key string, r *store.Rule, units, room int64) (row store.State, now int64, err error) {
+// update runs u. It returns the row after the statement and the statement's time, or
+// pgx.ErrNoRows. If possible it uses pgconn directly: looking up the statement by its text,
+// planning how to encode and scan each value, and creating a Rows, as pgx does, take a tenth
+// of a call.
+func (s *Store) update(ctx context.Context, u rowUpdate, key string, numbers ...int64) (row store.State, now int64, err error) {
 	db, release, err := s.acquire(ctx)
 	if err != nil {
 		return row, 0, err
 	}
 	defer release()
-	w := rawConnOf(db)
-	if w == nil {
-		return s.updatePgx(ctx, db, e, key, r, units, room)
-	}
-	t, err := w.prepare(ctx, rawKeyOf(e), e.take)
-	if err != nil {
-		return row, 0, storeError(err, false) // only the statement's text was sent
-	}
-	if t == nil {
-		return s.updatePgx(ctx, db, e, key, r, units, room)
-	}
-	w.begin()
-	w.addText(key)
-	w.add(units)
-	w.add(room)
-	if spread(r) {
-		w.add(gridOf(r.Origin, r.Every))
-	}
 	if s.clock != nil {
-		w.add(s.clock())
+		numbers = append(numbers, s.clock())
 	}
-	row, now, err = w.send(ctx, t)
-	if err != nil && w.forget(rawKeyOf(e), err) {
-		return s.updatePgx(ctx, db, e, key, r, units, room)
+	if w := rawConnOf(db); w != nil && u.name != "" {
+		t, err := w.prepare(ctx, u)
+		if err != nil {
+			return row, 0, storeError(err, false) // only the statement's text was sent
+		}
+		if t != nil {
+			if row, now, err = w.send(ctx, t, key, numbers); err == nil || !w.forget(t, err) {
+				return row, now, err
+			}
+		}
 	}
-	return row, now, err
-}
-
-// updatePgx is update through pgx, in any query mode.
-func (s *Store) updatePgx(ctx context.Context, db DB, e *entry, key string, r *store.Rule, units, room int64) (row store.State, now int64, err error) {
-	args := []any{key, units, room}
-	if spread(r) {
-		args = append(args, gridOf(r.Origin, r.Every))
+	args := []any{key}
+	for _, n := range numbers {
+		args = append(args, n)
 	}
-	err = db.QueryRow(ctx, e.take, s.withClock(args)...).Scan(&row.Used, &row.TS, &now)
+	err = db.QueryRow(ctx, u.sql, args...).Scan(&row.Used, &row.TS, &now)
 	return row, now, err
 }
 
@@ -74,30 +59,9 @@ func (s *Store) updatePgx(ctx context.Context, db DB, e *entry, key string, r *s
 // time.
 type rawConn struct {
 	conn       *pgx.Conn
-	statements map[rawKey]*pgconn.StatementDescription
+	statements map[string]*pgconn.StatementDescription // by name
 	params     [][]byte
-	texts      []byte
-	numbers    []byte
-}
-
-// A rawKey identifies a statement of a limit, whichever version of the limit or plan it
-// is for.
-type rawKey struct {
-	limit int32
-	plan  int // terms.IndexOf
-}
-
-func rawKeyOf(e *entry) rawKey {
-	return rawKey{limit: e.id, plan: terms.IndexOf(e.def.Number)}
-}
-
-// name returns the name of the prepared statement.
-func (k rawKey) name() string {
-	name := "dipwell_take_" + strconv.Itoa(int(k.limit))
-	if k.plan > 0 {
-		name += "p" + strconv.Itoa(k.plan)
-	}
-	return name
+	bytes      []byte // of the params
 }
 
 // rawConnKey is the key in a connection's CustomData.
@@ -117,7 +81,7 @@ func rawConnOf(db DB) *rawConn {
 	}
 	var w *rawConn
 	if c := conn.Config(); c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && c.Tracer == nil {
-		w = &rawConn{conn: conn, statements: map[rawKey]*pgconn.StatementDescription{}, texts: []byte{}} // a nil text would be sent as null
+		w = &rawConn{conn: conn, statements: map[string]*pgconn.StatementDescription{}, bytes: []byte{}} // an empty key of nil would be sent as null
 	}
 	data[rawConnKey] = w
 	return w
@@ -125,8 +89,15 @@ func rawConnOf(db DB) *rawConn {
 
 var binaryFormat = []int16{pgtype.BinaryFormatCode}
 
-// send runs a statement with the parameters in w.
-func (w *rawConn) send(ctx context.Context, t *pgconn.StatementDescription) (row store.State, now int64, err error) {
+// send runs a statement.
+func (w *rawConn) send(ctx context.Context, t *pgconn.StatementDescription, key string, numbers []int64) (row store.State, now int64, err error) {
+	w.bytes = append(w.bytes[:0], key...)
+	w.params = append(w.params[:0], w.bytes)
+	for _, n := range numbers {
+		at := len(w.bytes)
+		w.bytes = binary.BigEndian.AppendUint64(w.bytes, uint64(n))
+		w.params = append(w.params, w.bytes[at:])
+	}
 	found := false
 	answer := w.conn.PgConn().ExecStatement(ctx, t, w.params, binaryFormat, binaryFormat)
 	for answer.NextRow() {
@@ -140,33 +111,11 @@ func (w *rawConn) send(ctx context.Context, t *pgconn.StatementDescription) (row
 	return row, now, err
 }
 
-// begin resets the parameters.
-func (w *rawConn) begin() {
-	if w.params == nil {
-		w.params = make([][]byte, 0, maxRawParams)
-		w.numbers = make([]byte, 0, maxRawParams*8) // never grows: params point into it
-	}
-	w.texts, w.params, w.numbers = w.texts[:0], w.params[:0], w.numbers[:0]
-}
-
-func (w *rawConn) addText(s string) {
-	at := len(w.texts)
-	w.texts = append(w.texts, s...)
-	w.params = append(w.params, w.texts[at:])
-}
-
-func (w *rawConn) add(n int64) {
-	at := len(w.numbers)
-	w.numbers = binary.BigEndian.AppendUint64(w.numbers, uint64(n))
-	w.params = append(w.params, w.numbers[at:])
-}
-
 // prepare returns the prepared statement of a limit's version, or nil if pgx
-// should send it. Each limit has one statement name per form, so that old
-// versions do not pile up.
-func (w *rawConn) prepare(ctx context.Context, key rawKey, sql string) (*pgconn.StatementDescription, error) {
-	t := w.statements[key]
-	if t != nil && t.SQL == sql {
+// should send it. Old versions do not pile up, because they have the same name.
+func (w *rawConn) prepare(ctx context.Context, u rowUpdate) (*pgconn.StatementDescription, error) {
+	t := w.statements[u.name]
+	if t != nil && t.SQL == u.sql {
 		return t, nil
 	}
 	if t == nil && len(w.statements) >= maxRawStatements {
@@ -174,14 +123,14 @@ func (w *rawConn) prepare(ctx context.Context, key rawKey, sql string) (*pgconn.
 	}
 	pg := w.conn.PgConn()
 	if t != nil {
-		delete(w.statements, key)
-		if err := pg.Deallocate(ctx, key.name()); err != nil {
+		delete(w.statements, u.name)
+		if err := pg.Deallocate(ctx, u.name); err != nil {
 			return nil, err
 		}
 	}
-	t, err := pg.Prepare(ctx, key.name(), sql, nil)
+	t, err := pg.Prepare(ctx, u.name, u.sql, nil)
 	if err == nil {
-		w.statements[key] = t
+		w.statements[u.name] = t
 	}
 	return t, err
 }
@@ -189,10 +138,10 @@ func (w *rawConn) prepare(ctx context.Context, key rawKey, sql string) (*pgconn.
 // forget drops a statement that the server no longer has, or that an altered
 // table has made unusable. It reports whether the call may be sent again,
 // because nothing was done.
-func (w *rawConn) forget(key rawKey, err error) bool {
+func (w *rawConn) forget(t *pgconn.StatementDescription, err error) bool {
 	if code := codeOf(err); code != codeNoStatement && code != codeStalePlan {
 		return false
 	}
-	w.statements[key].SQL = "" // the server may still have the name
+	t.SQL = "" // the server may still have the name
 	return w.conn.PgConn().TxStatus() == 'I'
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -24,8 +25,8 @@ const (
 // numbers as literals instead of parameters, because each expression costs
 // start-up time in every execution.
 type statements struct {
-	take               string
-	takeOverridden     string // of a base definition whose keys may have overrides
+	take               rowUpdate
+	takeOverridden     rowUpdate // of a base definition whose keys may have overrides
 	takeMany, readMany string
 }
 
@@ -43,12 +44,13 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 	if d.Shards > 1 {
 		unlessLocked = fmt.Sprintf(" and b.key = (select x.key from dipwell.buckets x where x.limit_id = %d and x.key = $1::text for no key update skip locked)", id)
 	}
+	name := fmt.Sprintf("dipwell_take_%dp%d", id, terms.IndexOf(d.Number))
 	ticks := ticksSQL(r, now, grid)
-	s.take = fmt.Sprintf(`update dipwell.buckets b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[3]s
+	s.take = rowUpdate{name, fmt.Sprintf(`update dipwell.buckets b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[3]s
 where b.limit_id = %[4]d and b.key = $1::text and b.version = %[5]d and (b.due <= %[2]s) is not true and %[6]s%[7]s
-returning b.used, b.ts, %[2]s`, leftSQL(r, ticks), now, lowSQL(leftSQL(r, ticks)), id, d.Number, fitsSQL(r, ticks, "$3::bigint"), unlessLocked)
+returning b.used, b.ts, %[2]s`, leftSQL(r, ticks), now, lowSQL(leftSQL(r, ticks)), id, d.Number, fitsSQL(r, ticks, "$3::bigint"), unlessLocked)}
 	if d.Overridden {
-		s.takeOverridden = takeOverriddenSQL(id, r, testClock)
+		s.takeOverridden = rowUpdate{name + "o", takeOverriddenSQL(id, r, testClock)}
 	}
 	newManySQL(&s, id, d, testClock)
 	return s
@@ -113,7 +115,11 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	rule := op.RuleFor(&scratch)
 	tokens, bound := fullCost(op)
 	units := tokens * rule.Unit
-	row, now, err := s.update(ctx, e, op.Key, rule, units, bound-units)
+	numbers := append(make([]int64, 0, 4), units, bound-units)
+	if spread(rule) {
+		numbers = append(numbers, gridOf(rule.Origin, rule.Every))
+	}
+	row, now, err := s.update(ctx, e.take, op.Key, numbers...)
 	switch {
 	case err == nil:
 		grant(g, rule, tokens, row, now)
