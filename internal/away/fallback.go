@@ -62,8 +62,7 @@ type Fallback struct {
 	guess  int64        // µs from clock to the wall clock; used until offset is known
 	offset atomic.Int64 // µs from clock to the inner store's clock, or slightly less; unknown before the first answer
 
-	overrides overrides
-	open      openTakes
+	open openTakes
 
 	registry *store.Registry // limits of the inner store; nil if it has none
 	mu       sync.Mutex
@@ -96,7 +95,7 @@ func NewFallback(inner store.Store, c FallbackConfig) (*Fallback, error) {
 		s.registry = limits.Registry()
 	}
 	var err error
-	if s.local, err = memory.New(memory.Config{MaxKeys: c.MaxKeys, Clock: s.now}); err != nil {
+	if s.local, err = memory.New(memory.Config{MaxKeys: c.MaxKeys, MaxOverrides: maxOverrides, Clock: s.now}); err != nil {
 		return nil, fmt.Errorf("fallback: %w", err)
 	}
 	return s, nil
@@ -230,7 +229,6 @@ func (s *Fallback) decideHere(g *store.Group) (err error, can bool) {
 	}
 	if group.Reserved || group.Hold != nil && group.Allowed || slices.ContainsFunc(group.Ops, func(op store.Op) bool { return op.Def.Override != nil }) {
 		s.rememberRecords(group.Ops)
-		s.rememberBlocks(group.Ops)
 	}
 	if group.Hold != nil && group.Allowed && !group.Hold.Repeated {
 		s.rememberOpen(g, group)
@@ -370,7 +368,6 @@ func (s *Fallback) forgetDropped() {
 		default:
 			continue
 		}
-		s.overrides.forget(name)
 		delete(s.reserved, name)
 	}
 }

@@ -3,7 +3,6 @@ package away
 import (
 	"context"
 	"errors"
-	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -276,26 +275,6 @@ func TestHoldIDInAnotherCall(t *testing.T) {
 	}
 }
 
-// TestOverrideWhileALimitIsForgotten checks that setting the override in an answer never
-// waits for the lock under which dropped limits are forgotten while it holds the lock that
-// those take next.
-func TestOverrideWhileALimitIsForgotten(t *testing.T) {
-	p := beginPlans(t)
-	p.override(store.Override{Key: "raised", Burst: 40})
-	p.s.mu.Lock()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		p.take("raised", "", 5, true, there)
-	}()
-	for p.s.overrides.n.Load() == 0 {
-		runtime.Gosched()
-	}
-	p.s.overrides.forget("dropped") // as forgetDropped does
-	p.s.mu.Unlock()
-	<-done
-}
-
 // TestEndedOverridesAreForgotten checks that overrides that have ended leave their room to
 // later ones.
 func TestEndedOverridesAreForgotten(t *testing.T) {
@@ -307,17 +286,26 @@ func TestEndedOverridesAreForgotten(t *testing.T) {
 		_, ok := p.s.numberOf(&store.Op{Def: def.WithOverride(&o), Key: o.Key})
 		return ok
 	}
-	if !learn(0, 0) {
-		t.Fatal("there is no room for the first one")
-	}
-	o := &p.s.overrides
 	for i := range maxOverrides { // half of them have no end
-		o.keys[keyOf{"api", strconv.Itoa(i)}] = copied{Override: store.Override{Until: (p.now + 1e6) * int64(i%2)}}
+		if !learn(i, (p.now+1e6)*int64(i%2)) {
+			t.Fatalf("there is no room for the %dth", i+1)
+		}
+	}
+	if !learn(0, 0) {
+		t.Error("an override cannot be read again")
 	}
 	if learn(maxOverrides, 0) {
 		t.Error("there are more than maxOverrides")
 	}
-	if p.now += 2e6; !learn(maxOverrides, 0) || len(o.keys) != maxOverrides/2+1 || o.n.Load() != maxOverrides/2+1 {
-		t.Errorf("%d overrides after half of %d have ended, and another one was set", len(o.keys), maxOverrides)
+	if p.now += 2e6; !learn(maxOverrides, 0) {
+		t.Error("those that have ended leave no room")
+	}
+	for i := range maxOverrides/2 - 1 {
+		if !learn(maxOverrides+1+i, 0) {
+			t.Fatalf("there is no room for the %dth in place of one that has ended", i+2)
+		}
+	}
+	if learn(2*maxOverrides, 0) || p.s.local.Stats().Overrides != maxOverrides {
+		t.Errorf("%d overrides", p.s.local.Stats().Overrides)
 	}
 }

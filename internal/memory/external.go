@@ -82,11 +82,19 @@ func (s *Store) PutOverride(d *store.Definition, o *store.Override) error {
 		return nil
 	}
 	defer sh.mu.Unlock()
-	o.Prepare()
-	if sh.setOverride(sh.extrasOf(&p, o.Key), o); s.overrides.Load() > int64(s.maxOverrides) {
+	if sh.overrideOf(&p) == nil && s.overrides.Load() >= int64(s.maxOverrides) {
 		return s.fullError()
 	}
+	o.Prepare()
+	sh.setOverride(sh.extrasOf(&p, o.Key), o)
 	return nil
+}
+
+// SweepEnded removes overrides and records that have ended, if their shards are not locked.
+func (s *Store) SweepEnded() {
+	for i := range s.shards {
+		s.sweepShard(i, false, s.now())
+	}
 }
 
 // InstallOne adds a definition, or replaces the one of its limit.
@@ -117,6 +125,9 @@ func (s *Store) Hold(id string) store.Hold { return s.holds.get(id) }
 
 // Override returns the override of a key, or nil.
 func (s *Store) Override(d *store.Definition, key string) *store.Override {
+	if b, err := s.bind(d); err != nil || b.limit.overrides.Load() == 0 {
+		return nil
+	}
 	sh, p := s.lockKey(d, key)
 	if sh == nil {
 		return nil
