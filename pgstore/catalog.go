@@ -484,7 +484,7 @@ func defineError(err error, name string) error {
 			return &lockedLimit{name, err}
 		case pg.Code == codeDenied && pg.ConstraintName == "owner":
 			return &terms.OwnerError{Limit: name, Owner: pg.Detail}
-		case pg.Code == "55000" && pg.ConstraintName == "revision":
+		case pg.Code == codeState && pg.ConstraintName == "revision":
 			return &store.FieldError{Limit: name, Field: "revision", Reason: pg.Detail}
 		case pg.Code == codeInvalid && pg.ConstraintName != "":
 			return &store.FieldError{Limit: name, Field: pg.ConstraintName, Reason: strings.TrimPrefix(pg.Message, "limit "+name+": "+pg.ConstraintName+": ")}

@@ -40,7 +40,7 @@ func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry) er
 			s.overridden.note(entries[i].id, op.Key, op.Def)
 		}
 	}
-	return decideError(err, writes(g))
+	return callError(err, writes(g))
 }
 
 // takesShard reports whether a group takes from a row of a limit with shards. Such rows are
@@ -48,15 +48,6 @@ func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry) er
 func takesShard(g *store.Group) bool {
 	verb := g.Ops[0].Verb
 	return (verb == store.VerbTake || verb == store.VerbTakeUpTo) && slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.Shards > 1 })
-}
-
-// decideError wraps an error of the function.
-func decideError(err error, writes bool) error {
-	err = fieldError(err)
-	if _, ok := errors.AsType[*store.FieldError](err); ok {
-		return err
-	}
-	return storeError(err, writes)
 }
 
 func (s *Store) decideArgs(g *store.Group, entries []*entry) []any {

@@ -2,12 +2,9 @@ package pgstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -68,7 +65,7 @@ func (s functions) askHeld(ctx context.Context, q statement) ([]held, error) {
 	if err == nil {
 		all, err = readHeld(rows)
 	}
-	return all, holdError(err)
+	return all, callError(err, true)
 }
 
 // A statement is SQL with its parameters.
@@ -234,25 +231,4 @@ func costField(n, i int) string {
 		return "cost"
 	}
 	return fmt.Sprintf("costs[%d]", i)
-}
-
-// holdError returns the error of a call about a hold.
-func holdError(err error) error {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.ConstraintName != "" {
-		_, reason, _ := strings.Cut(pg.Message, ": ")
-		switch pg.Code {
-		case "P0002":
-			return store.ErrUnknownHold
-		case "55000":
-			return store.ErrHoldConflict
-		case codeInvalid:
-			field, n := pg.ConstraintName, 0
-			if _, err := fmt.Sscanf(field, "costs[%d]", &n); err == nil { // SQL counts them from 1
-				field = costField(n+1, n-1)
-			}
-			return &store.FieldError{Field: field, Reason: reason}
-		}
-	}
-	return storeError(err, true)
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -355,19 +354,5 @@ func overrideError(err error, limit string) error {
 			return fmt.Errorf("%w %q", store.ErrUnknownLimit, limit)
 		}
 	}
-	return decideError(err, true)
-}
-
-// fieldError turns the error of a function that names a field into a *store.FieldError,
-// and returns others as they are.
-func fieldError(err error) error {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) || pg.ConstraintName == "" || pg.Code != codeInvalid && pg.Code != codeUndefined {
-		return err
-	}
-	field := &store.FieldError{Field: pg.ConstraintName, Reason: strings.TrimPrefix(pg.Message, pg.ConstraintName+": ")}
-	if pg.Code == codeUndefined {
-		field.Err = store.ErrUnknownPlan
-	}
-	return field
+	return callError(err, true)
 }

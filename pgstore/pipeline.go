@@ -99,10 +99,8 @@ func (s *Store) finish(ctx context.Context, g *store.Group, answers []held, err 
 	case errors.Is(err, store.ErrStaleDefinition), retryable(err) && s.autocommit():
 		g.Err = err
 		return false
-	case g.Hold != nil:
-		g.Err = holdError(err)
 	default:
-		g.Err = decideError(err, writes(g))
+		g.Err = callError(err, writes(g))
 	}
 	return true
 }

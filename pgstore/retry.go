@@ -39,6 +39,8 @@ const (
 	codeInvalid       = "22023" // invalid_parameter_value
 	codeDenied        = "42501" // insufficient_privilege
 	codeUndefined     = "42704" // undefined_object
+	codeNoData        = "P0002" // no_data_found
+	codeState         = "55000" // object_not_in_prerequisite_state
 	codeUnique        = "23505" // unique_violation
 	codeNoStatement   = "26000" // invalid_sql_statement_name: deallocated by somebody else
 	codeInternal      = "XX000"
@@ -93,6 +95,32 @@ func storeError(err error, writes bool) error {
 		return fmt.Errorf("%w: %w", classOf(err), err)
 	}
 	return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
+}
+
+// callError is storeError for a statement that calls a function. What the function says of
+// the call is no failure of the store.
+func callError(err error, writes bool) error {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || pg.ConstraintName == "" {
+		return storeError(err, writes)
+	}
+	field := &store.FieldError{Field: pg.ConstraintName, Reason: strings.TrimPrefix(pg.Message, pg.ConstraintName+": ")}
+	switch pg.Code {
+	case codeNoData:
+		return store.ErrUnknownHold
+	case codeState:
+		return store.ErrHoldConflict
+	case codeUndefined:
+		field.Err = store.ErrUnknownPlan
+	case codeInvalid:
+		var n int
+		if _, err := fmt.Sscanf(field.Field, "costs[%d]", &n); err == nil { // SQL counts them from 1
+			field.Field = costField(n+1, n-1)
+		}
+	default:
+		return storeError(err, writes)
+	}
+	return field
 }
 
 // classOf returns the class of an error that had no effect.
