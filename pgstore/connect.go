@@ -58,19 +58,23 @@ const (
 	asides
 )
 
-// openAside returns nil if the connections are not wanted. They are opened when they are
-// first used.
+// openAside returns nil if the connections are not wanted.
 func openAside(wanted bool, config *pgxpool.Config) (pools []*pgxpool.Pool) {
 	for i := 0; wanted && i < asides; i++ {
-		config := config.Copy()
-		config.MaxConns = 1
-		pool, err := pgxpool.NewWithConfig(context.Background(), config)
-		if err != nil { // cannot happen: the store's pool was made from this configuration
-			panic(err)
-		}
-		pools = append(pools, pool)
+		pools = append(pools, poolOfOne(config))
 	}
 	return pools
+}
+
+// poolOfOne makes a pool of one connection, which is opened when it is first used.
+func poolOfOne(config *pgxpool.Config) *pgxpool.Pool {
+	config = config.Copy()
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil { // cannot happen: the store's pool was made from this configuration
+		panic(err)
+	}
+	return pool
 }
 
 // sideDB returns one of these connections, or what the store has for all statements.

@@ -28,7 +28,7 @@ const (
 // are needed. In the URL of Open, pool_max_conns is the most lanes, and
 // lock_timeout is how long lanes wait for a lock. A program's own pool has them
 // for its own transactions.
-func (s *Store) openLanes(ctx context.Context, n int) (store.Lanes, error) {
+func (s *Store) openLanes(_ context.Context, n int) (store.Lanes, error) {
 	config := s.db.(*pgxpool.Pool).Config()
 	config.MinConns, config.MinIdleConns = 0, 0
 	wait := laneWait
@@ -44,21 +44,17 @@ func (s *Store) openLanes(ctx context.Context, n int) (store.Lanes, error) {
 	p := &lanePools{pooler: pooler{report: s.report}}
 	l := store.Lanes{LockWait: wait}
 	if wait > 0 {
-		l.Sorter = s.With(p.open(ctx, p.bound(config, sortWait)))
-		l.Quarantine = p.quarantine(ctx, config, s).apply
+		l.Sorter = s.With(p.open(p.bound(config, sortWait)))
+		l.Quarantine = p.quarantine(config, s).apply
 		config = p.bound(config, wait)
 	}
 	for range n {
-		l.Stores = append(l.Stores, s.lane(p.open(ctx, config)))
+		l.Stores = append(l.Stores, s.lane(p.open(config)))
 	}
 	l.Close = func() error {
 		s.lanes.Delete(p)
 		p.close()
 		return nil
-	}
-	if p.err != nil {
-		p.close()
-		return store.Lanes{}, p.err
 	}
 	s.lanes.Store(p, nil)
 	return l, nil
@@ -99,18 +95,10 @@ func lockWaitOf(config *pgxpool.Config) (time.Duration, error) {
 type lanePools struct {
 	pooler
 	pools []*pgxpool.Pool
-	err   error // the error of a pool that could not be created
 }
 
-// open makes a pool of one connection.
-func (p *lanePools) open(ctx context.Context, config *pgxpool.Config) *pgxpool.Pool {
-	config = config.Copy()
-	config.MaxConns = 1
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		p.err = err
-		return nil
-	}
+func (p *lanePools) open(config *pgxpool.Config) *pgxpool.Pool {
+	pool := poolOfOne(config)
 	p.pools = append(p.pools, pool)
 	return pool
 }
@@ -164,7 +152,7 @@ type quarantine struct {
 }
 
 // quarantine opens the connection for calls of locked rows.
-func (p *lanePools) quarantine(ctx context.Context, config *pgxpool.Config, s *Store) *quarantine {
+func (p *lanePools) quarantine(config *pgxpool.Config, s *Store) *quarantine {
 	q := &quarantine{pooler: &p.pooler}
 	c := p.bound(config, laneWait)
 	after := c.AfterConnect
@@ -175,7 +163,7 @@ func (p *lanePools) quarantine(ctx context.Context, config *pgxpool.Config, s *S
 		}
 		return after(ctx, conn)
 	}
-	q.pool = p.open(ctx, c)
+	q.pool = p.open(c)
 	q.Store = s.With(q.pool)
 	return q
 }
