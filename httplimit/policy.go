@@ -1,12 +1,12 @@
 package httplimit
 
 import (
-	"math/bits"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 )
@@ -94,14 +94,14 @@ func (p *policy) effective(d *dipwell.Decision) int64 {
 		if d.Capacity < 1 || d.Capacity >= r.Burst {
 			return n
 		}
-		return mulDivUp(n, r.Burst, d.Capacity)
+		return algebra.MulDiv(n, r.Burst, d.Capacity, true)
 	}
 	if d.Remaining > 0 {
 		return ceilSeconds(priced(d.Remaining), r)
 	}
 	// The bucket is full burst-1 tokens after the next token.
 	full := d.ResetAfter.Microseconds()
-	rest := mulDivUp(max(0, r.Burst-priced(1)), r.Unit, r.Add)
+	rest := algebra.MulDiv(max(0, r.Burst-priced(1)), r.Unit, r.Add, true)
 	if rest > full/r.Every {
 		return 1
 	}
@@ -148,29 +148,7 @@ func policyWindow(def *store.Definition) int64 {
 
 // ceilSeconds returns the time in which n tokens come back, in seconds rounded up.
 func ceilSeconds(n int64, r *store.Rule) int64 {
-	ticks := mulDivUp(n, r.Unit, r.Add)
-	hi, lo := bits.Mul64(uint64(ticks), uint64(r.Every))
-	if hi >= 1e6 {
-		return maxInteger
-	}
-	q, rem := bits.Div64(hi, lo, 1e6)
-	if rem > 0 {
-		q++
-	}
-	return int64(min(q, maxInteger))
-}
-
-// mulDivUp returns a × b / c rounded up, at most store.MaxInt.
-func mulDivUp(a, b, c int64) int64 {
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	if hi >= uint64(c) {
-		return store.MaxInt
-	}
-	q, rem := bits.Div64(hi, lo, uint64(c))
-	if rem > 0 {
-		q++
-	}
-	return int64(min(q, store.MaxInt))
+	return algebra.MulDiv(algebra.MulDiv(n, r.Unit, r.Add, true), r.Every, 1e6, true)
 }
 
 // maxInteger is the largest integer in a structured field, which has 15 digits.

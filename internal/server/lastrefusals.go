@@ -1,34 +1,32 @@
 package server
 
 import (
-	"hash/maphash"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/store"
 )
 
 // Bounds of the last refusals, which take at most 1.5 MB.
 const (
-	refusedSets  = 256
-	refusedWays  = 4  // keys in a set; a new key replaces the one whose last refusal is the oldest
+	refusedKeys  = 1024
 	refusedTimes = 16 // refusals of a key
 	refusedApart = int64(time.Second / time.Microsecond)
 )
 
-// lastRefusals has the last refusals of up to refusedSets * refusedWays keys. It records
+// lastRefusals has the last refusals of up to refusedKeys keys, by limit and key. It records
 // a refusal of a key from the same source at most once in refusedApart, and counts those in between.
-type lastRefusals [refusedSets]struct {
+type lastRefusals struct {
 	mu   sync.Mutex
-	keys [refusedWays]*refusedKey
+	keys bounded.Map[[2]string, *refusedKey]
 }
 
 type refusedKey struct {
-	limit, key string
-	n          int // number of refusals ever written into last
-	last       [refusedTimes]oneRefusal
+	n    int // number of refusals ever written into last
+	last [refusedTimes]oneRefusal
 }
 
 type oneRefusal struct {
@@ -41,44 +39,20 @@ type oneRefusal struct {
 // latest returns the newest refusal.
 func (k *refusedKey) latest() *oneRefusal { return &k.last[(k.n-1)%refusedTimes] }
 
-var refusedSeed = maphash.MakeSeed()
-
-func refusedSet(limit, key string) uint64 {
-	return (maphash.String(refusedSeed, key) ^ maphash.String(refusedSeed, limit)*0x9e3779b97f4a7c15) % refusedSets
-}
-
 // add adds a refusal at the present time.
 func (l *lastRefusals) add(limit string, d *dipwell.Decision) {
 	now := time.Now().UnixMicro()
-	set := &l[refusedSet(limit, d.Key)]
-	set.mu.Lock()
-	defer set.mu.Unlock()
-	var k *refusedKey
-	oldest := &set.keys[0]
-	for i := range set.keys {
-		at := &set.keys[i]
-		if *at == nil {
-			oldest = at
-			break
-		}
-		if (*at).key == d.Key && (*at).limit == limit {
-			k = *at
-			break
-		}
-		if (*at).latest().at < (*oldest).latest().at {
-			oldest = at
-		}
-	}
-	if k == nil {
-		if *oldest == nil {
-			*oldest = &refusedKey{}
-		}
-		k = *oldest
-		k.limit, k.key, k.n = limit, strings.Clone(d.Key), 0
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k, known := l.keys.Get([2]string{limit, d.Key})
+	if !known {
+		k = &refusedKey{}
 	} else if last := k.latest(); now >= last.at && now < last.at+refusedApart && d.Source == last.source {
 		last.more++
 		return
 	}
+	l.keys.Most = refusedKeys / 2                         // in each of two generations
+	l.keys.Put([2]string{limit, strings.Clone(d.Key)}, k) // also one that is known, so that it is not the next to be forgotten
 	k.n++
 	*k.latest() = oneRefusal{at: now, cost: d.Cost, retry: d.RetryAfter.Microseconds(), source: d.Source, never: d.Never, shadow: d.Shadow}
 }
@@ -96,22 +70,17 @@ type PastRefusal struct {
 
 // of returns the last refusals of a key, the newest first.
 func (l *lastRefusals) of(limit, key string) []PastRefusal {
-	set := &l[refusedSet(limit, key)]
-	set.mu.Lock()
-	defer set.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	list := []PastRefusal{}
-	for _, k := range set.keys {
-		if k == nil || k.key != key || k.limit != limit {
-			continue
+	k, _ := l.keys.Get([2]string{limit, key})
+	for i := 0; k != nil && i < min(k.n, refusedTimes); i++ {
+		r := k.last[(k.n-1-i)%refusedTimes]
+		one := PastRefusal{At: r.at, Cost: r.cost, Never: r.never, Shadow: r.shadow, Source: r.source.String(), More: r.more}
+		if !r.never && r.retry != 0 {
+			one.Retry = &r.retry
 		}
-		for i := range min(k.n, refusedTimes) {
-			r := k.last[(k.n-1-i)%refusedTimes]
-			one := PastRefusal{At: r.at, Cost: r.cost, Never: r.never, Shadow: r.shadow, Source: r.source.String(), More: r.more}
-			if !r.never && r.retry != 0 {
-				one.Retry = &r.retry
-			}
-			list = append(list, one)
-		}
+		list = append(list, one)
 	}
 	return list
 }
