@@ -50,22 +50,19 @@ func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait 
 	withUses := size
 	withUses.Uses = usageKeys
 	k := &keyCounts{process: process, all: bounded.NewWindow(withUses), refused: bounded.NewWindow(size), turns: []time.Time{time.Now()}}
-	k.minutes = &minuteLog{server: s, to: s.can.Minutes, ended: make(chan minuteReport, 2), minute: time.Now().Truncate(time.Minute), before: s.tally()}
+	k.minutes = &minuteLog{server: s, to: s.can.Minutes, minute: time.Now().Truncate(time.Minute), before: s.tally()}
+	k.usage = s.usageLog(k.all)
 	s.metrics.keys = k
 	s.metrics.counter("dipwell_top_hours_lost_total", "Hours whose busiest keys the store did not keep.", k.lost.Load)
 	to := s.can.TopKeys
 	if keep == 0 {
 		to = nil
 	}
-	var done sync.WaitGroup
-	done.Go(func() { k.run(ctx, to, keep) })
 	if k.minutes.to != nil {
 		s.metrics.counter("dipwell_minutes_lost_total", "Minutes whose decisions the store did not keep.", k.minutes.lost.Load)
-		done.Go(func() { k.minutes.run(ctx) })
 	}
-	if k.usage = s.usageLog(k.all); k.usage != nil {
-		done.Go(func() { k.usage.run(ctx) })
-	}
+	var done sync.WaitGroup
+	done.Go(func() { k.run(ctx, to, keep) })
 	return done.Wait
 }
 
@@ -89,9 +86,11 @@ func (k *keyCounts) add(d *dipwell.Decision, as uses, allowed bool) {
 	}
 }
 
-// run begins a slice every topSlice, at multiples of topSlice, and stores the hours.
+// run begins a slice every topSlice, at multiples of topSlice, and stores hours, minutes and
+// usage.
 func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
-	hour := time.Now().Truncate(time.Hour)
+	began := time.Now() // of the minute
+	hour := began.Truncate(time.Hour)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
@@ -100,11 +99,13 @@ func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
 		timer.Reset(now.Truncate(topSlice).Add(topSlice).Sub(now))
 		select {
 		case <-ctx.Done():
-			k.keep(context.WithoutCancel(ctx), to, keep, hour)
+			ctx = context.WithoutCancel(ctx)
+			k.keep(ctx, to, keep, hour)
+			k.usage.write(ctx, began)
 			return
 		case now = <-timer.C:
 		}
-		k.minutes.turn(now)
+		ended := k.minutes.turn(now)
 		if next := now.Truncate(time.Hour); !next.Equal(hour) {
 			k.keep(ctx, to, keep, hour)
 			hour = next
@@ -115,6 +116,11 @@ func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
 		k.mu.Lock()
 		k.turns = append(k.turns[max(0, len(k.turns)-topSlices+1):], now)
 		k.mu.Unlock()
+		if ended != nil {
+			k.minutes.store(ctx, ended)
+			k.usage.write(ctx, began)
+			began = now
+		}
 	}
 }
 

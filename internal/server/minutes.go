@@ -54,29 +54,13 @@ func (t *tally) since(old *tally) (r minuteReport) {
 // processes, or here.
 type minuteLog struct {
 	server *Server
-	to     store.Auditor     // nil: the store keeps none
-	ended  chan minuteReport // that are to be stored; one that finds it full is lost
-	lost   atomic.Uint64     // minutes that could not be stored
-	minute time.Time         // the present one
-	before *tally            // at its begin
+	to     store.Auditor // nil: the store keeps none
+	lost   atomic.Uint64 // minutes that could not be stored
+	minute time.Time     // the present one
+	before *tally        // at its begin
 
 	mu   sync.Mutex
 	last []minuteReport // the oldest first
-}
-
-// run stores minutes until ctx ends.
-func (m *minuteLog) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case r := <-m.ended:
-			if err := m.store(ctx, &r); err != nil && ctx.Err() == nil {
-				m.lost.Add(1)
-				slog.Warn("what was decided in the minute " + r.Minute.Format(time.RFC3339) + " could not be stored: " + err.Error())
-			}
-		}
-	}
 }
 
 // minuteCounts is what a stored minute has besides its keys.
@@ -85,14 +69,21 @@ type minuteCounts struct {
 	Took   [bucketCount]uint64 `json:"took"`
 }
 
-func (m *minuteLog) store(ctx context.Context, r *minuteReport) error {
-	text, err := json.Marshal(bounded.Hour{Hour: r.Minute, Busiest: bounded.Top{Keys: []bounded.Count{}}, Refused: r.Refused, Counts: asJSON(minuteCounts{append([]LimitCounts{}, r.Limits...), r.Took})})
-	if err != nil {
-		return err
+// store stores a minute, unless the store keeps none.
+func (m *minuteLog) store(ctx context.Context, r *minuteReport) {
+	if m.to == nil {
+		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, keepTime)
-	defer cancel()
-	return m.to.Record(ctx, store.AuditEntry{Who: m.server.metrics.keys.process, Action: "minute", What: string(text)})
+	text, err := json.Marshal(bounded.Hour{Hour: r.Minute, Busiest: bounded.Top{Keys: []bounded.Count{}}, Refused: r.Refused, Counts: asJSON(minuteCounts{append([]LimitCounts{}, r.Limits...), r.Took})})
+	if err == nil {
+		within, cancel := context.WithTimeout(ctx, keepTime)
+		defer cancel()
+		err = m.to.Record(within, store.AuditEntry{Who: m.server.metrics.keys.process, Action: "minute", What: string(text)})
+	}
+	if err != nil && ctx.Err() == nil {
+		m.lost.Add(1)
+		slog.Warn("what was decided in the minute " + r.Minute.Format(time.RFC3339) + " could not be stored: " + err.Error())
+	}
 }
 
 // reports returns the minutes of all processes that the store has, or those of this one.
@@ -114,32 +105,22 @@ func (m *minuteLog) reports(ctx context.Context, process string, since time.Time
 	return list, err
 }
 
-// turn ends the present minute if now is past it. It must be called before the slices of the
-// keys turn.
-func (m *minuteLog) turn(now time.Time) {
+// turn ends the present minute if now is past it, and returns it. It must be called before the
+// slices of the keys turn.
+func (m *minuteLog) turn(now time.Time) *minuteReport {
 	next := now.Truncate(time.Minute)
 	if next.Equal(m.minute) {
-		return
+		return nil
 	}
 	after := m.server.tally()
 	r := after.since(m.before)
 	_, _, r.Refused = m.server.metrics.keys.lists(minuteKeys, "")
 	r.Minute = m.minute.UTC()
 	m.minute, m.before = next, after
-	m.add(&r)
-	if m.to != nil {
-		select {
-		case m.ended <- r:
-		default:
-			m.lost.Add(1)
-		}
-	}
-}
-
-func (m *minuteLog) add(r *minuteReport) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.last = append(m.last[max(0, len(m.last)-minutesKept+1):], *r)
+	m.last = append(m.last[max(0, len(m.last)-minutesKept+1):], r)
+	return &r
 }
 
 // topMinutes is the answer of GET /v1/top?minutes=.

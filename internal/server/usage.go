@@ -74,25 +74,12 @@ func (s *Server) usageLog(of *bounded.Window) *usageLog {
 	return u
 }
 
-// run writes once a minute, at its end, and when ctx ends.
-func (u *usageLog) run(ctx context.Context) {
-	for {
-		began := time.Now()
-		timer := time.NewTimer(began.Truncate(time.Minute).Add(time.Minute).Sub(began))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			u.write(context.WithoutCancel(ctx), began)
-			return
-		case <-timer.C:
-			u.write(ctx, began)
-		}
-	}
-}
-
 // write adds what was used since the last call, in a minute that began at the given time. If
-// the store does not answer, the next call adds it.
+// the store does not answer, the next call adds it. It does nothing on nil.
 func (u *usageLog) write(ctx context.Context, began time.Time) {
+	if u == nil {
+		return
+	}
 	hour := began.Truncate(time.Hour).UnixMicro()
 	for _, l := range u.of.TakeUses() {
 		l.Hour = hour
