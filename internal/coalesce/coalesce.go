@@ -178,10 +178,9 @@ func (s *Store) Abilities() store.Abilities {
 }
 
 func (s *Store) metrics() []store.Metric {
-	st := s.Stats()
 	return []store.Metric{
-		{Name: "dipwell_store_quarantined_keys", Help: "Keys whose row another transaction has locked, or lately had; their calls use a separate connection.", Value: float64(st.Quarantined)},
-		{Name: "dipwell_store_quarantine_refused_total", Help: "Calls refused because too many calls wait for locked rows.", Counter: true, Value: float64(st.Refused)},
+		{Name: "dipwell_store_quarantined_keys", Help: "Keys whose row another transaction has locked, or lately had; their calls use a separate connection.", Value: float64(s.quarantine.size.Load())},
+		{Name: "dipwell_store_quarantine_refused_total", Help: "Calls refused because too many calls wait for locked rows.", Counter: true, Value: float64(s.quarantine.refused.Load())},
 	}
 }
 

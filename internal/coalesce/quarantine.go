@@ -337,17 +337,3 @@ func (q *quarantine) waitIdle() {
 		q.runners.Wait()
 	}
 }
-
-// Stats are numbers about the quarantine of a Store.
-type Stats struct {
-	Quarantined int    // keys in quarantine now
-	Refused     uint64 // calls refused because the quarantine was full
-}
-
-// Stats returns the current numbers.
-func (s *Store) Stats() (out Stats) {
-	if q := s.quarantine; q != nil {
-		out = Stats{int(q.size.Load()), q.refused.Load()}
-	}
-	return out
-}

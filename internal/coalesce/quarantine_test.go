@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -25,6 +26,12 @@ type rows struct {
 	cut     int            // statements whose context ended
 	takes   time.Duration  // that a statement takes; 0: a millisecond
 	late    time.Duration  // how much longer a statement takes to give up waiting for a lock
+}
+
+// metric returns a metric of a store.
+func metric(s store.Store, name string) int {
+	list := store.AbilitiesOf(s).Metrics()
+	return int(list[slices.IndexFunc(list, func(m store.Metric) bool { return m.Name == name })].Value)
 }
 
 func newRows() *rows {
@@ -226,7 +233,7 @@ func TestLockedRows(t *testing.T) {
 				if stalls > 2*tc.keys {
 					t.Errorf("lanes met a lock %d times", stalls)
 				}
-				if n := s.Stats().Quarantined; n < tc.keys {
+				if n := metric(s, "dipwell_store_quarantined_keys"); n < tc.keys {
 					t.Errorf("%d keys in quarantine", n)
 				}
 				for _, k := range names { // one lock after the other goes
@@ -241,7 +248,7 @@ func TestLockedRows(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				if n := s.Stats().Quarantined; n != 0 {
+				if n := metric(s, "dipwell_store_quarantined_keys"); n != 0 {
 					t.Errorf("%d keys are left in quarantine", n)
 				}
 			})
@@ -519,14 +526,14 @@ func TestQuarantineIsBounded(t *testing.T) {
 			})
 		}
 		time.Sleep(500 * time.Millisecond)
-		if n := s.Stats().Refused; n < 400 || n > 500 {
+		if n := metric(s, "dipwell_store_quarantine_refused_total"); n < 400 || n > 500 {
 			t.Errorf("%d were refused of 1500", n)
 		}
 		if took, err := one(s, 100*time.Millisecond, "other"); took != 100*time.Millisecond || err == nil {
 			t.Errorf("another key: %v after %v", err, took)
 		}
 		calls.Wait()
-		if uint64(atOnce) != s.Stats().Refused {
+		if int(atOnce) != metric(s, "dipwell_store_quarantine_refused_total") {
 			t.Errorf("%d were answered at once", atOnce)
 		}
 		r.unlock("stuck", "other")
@@ -539,11 +546,11 @@ func TestUnusedKeysAreRemoved(t *testing.T) {
 		r := newRows()
 		s := newQuarantined(t, r, 1)
 		r.lock("stuck")
-		if _, err := one(s, 100*time.Millisecond, "stuck"); err == nil || s.Stats().Quarantined != 1 {
+		if _, err := one(s, 100*time.Millisecond, "stuck"); err == nil || metric(s, "dipwell_store_quarantined_keys") != 1 {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if n := s.Stats().Quarantined; n != 0 {
+		if n := metric(s, "dipwell_store_quarantined_keys"); n != 0 {
 			t.Errorf("%d keys", n)
 		}
 		if err := s.Close(); err != nil {
@@ -650,12 +657,12 @@ func TestCallsThatDoNotWait(t *testing.T) {
 			return time.Since(start), cmp.Or(err, b.Groups[0].Err)
 		}
 		r.lock("k")
-		if _, err := one(s, 100*time.Millisecond, "k"); !errors.Is(err, store.ErrStore) || s.Stats().Quarantined != 1 {
-			t.Fatalf("%v, %d keys in quarantine", err, s.Stats().Quarantined)
+		if _, err := one(s, 100*time.Millisecond, "k"); !errors.Is(err, store.ErrStore) || metric(s, "dipwell_store_quarantined_keys") != 1 {
+			t.Fatalf("%v, %d keys in quarantine", err, metric(s, "dipwell_store_quarantined_keys"))
 		}
 		met := r.met("k")
 		r.unlock("k")
-		for end := time.Now().Add(1900 * time.Millisecond); s.Stats().Quarantined > 0 && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		for end := time.Now().Add(1900 * time.Millisecond); metric(s, "dipwell_store_quarantined_keys") > 0 && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 			if took, err := unwaiting(); !errors.Is(err, store.ErrLocked) || took > 0 {
 				t.Fatalf("in quarantine: %v after %v", err, took)
 			}

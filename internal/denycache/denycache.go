@@ -139,13 +139,24 @@ func (s *Store) forget(d *store.Definition, key string) {
 }
 
 func (s *Store) metrics() []store.Metric {
-	st := s.Stats()
-	return []store.Metric{
-		{Name: "dipwell_deny_cache_hits_total", Help: "Lookups that found a refusal young enough to use.", Counter: true, Value: float64(st.Hits)},
-		{Name: "dipwell_deny_cache_misses_total", Help: "Other lookups for calls that could be refused.", Counter: true, Value: float64(st.Misses)},
-		{Name: "dipwell_deny_cache_refusals_total", Help: "Calls refused from memory.", Counter: true, Value: float64(st.Refused)},
-		{Name: "dipwell_deny_cache_keys", Help: "Refusals in memory.", Value: float64(st.Keys)},
+	var hits, misses, refused uint64
+	for i := range s.counters {
+		c := &s.counters[i]
+		hits, misses, refused = hits+c.hits.Load(), misses+c.misses.Load(), refused+c.refused.Load()
 	}
+	return []store.Metric{
+		{Name: "dipwell_deny_cache_hits_total", Help: "Lookups that found a refusal young enough to use.", Counter: true, Value: float64(hits)},
+		{Name: "dipwell_deny_cache_misses_total", Help: "Other lookups for calls that could be refused.", Counter: true, Value: float64(misses)},
+		{Name: "dipwell_deny_cache_refusals_total", Help: "Calls refused from memory.", Counter: true, Value: float64(refused)},
+		{Name: "dipwell_deny_cache_keys", Help: "Refusals in memory.", Value: float64(s.table.keys.Load())},
+	}
+}
+
+// counters are the counts of one processor.
+type counters struct {
+	hits, misses, refused atomic.Uint64
+
+	_ [40]byte // padding to a cache line
 }
 
 // Apply answers a call that the cache refuses, and sends any other to the inner store.
