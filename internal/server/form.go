@@ -10,8 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/store"
+	"github.com/tidwall/gjson"
 )
 
 // eachParam calls f for each parameter of a query or form. Unlike url.ParseQuery it reports
@@ -133,83 +132,26 @@ func (q *request) param(name, value string) error {
 		return bad(name, "is given twice")
 	}
 	q.seen |= m
-	switch {
-	case m&ofNumber != 0:
-		n, err := parseCost(name, value)
-		q.setNumber(&q.take, m, n)
-		return err
-	case m == hasCosts:
-		return q.parseCosts(value)
-	case m == hasOK:
-		return q.observed.setOK(value)
+	if m != hasCosts {
+		return q.setValue(formValue(m, value), &q.take, m, name)
 	}
-	return q.setText(&q.take, m, name, value)
-}
-
-// setText sets a member whose value is a text. t is the take that it may belong to.
-func (q *request) setText(t *dipwell.Take, m members, name, value string) (err error) {
-	switch m {
-	case hasLimit:
-		t.Limit = value
-	case hasKey:
-		t.Key = value
-	case hasPlan:
-		t.Plan = value
-	case hasReservation:
-		q.reservation = value
-	case hasHold:
-		q.hold = value
-	case hasID:
-		q.id, err = value, checkID(value)
-	case hasNote:
-		q.note, err = value, checkNote(value)
-	case hasTTL:
-		q.ttl, err = parseSpan(name, value)
-	case hasTimeout:
-		q.timeout, err = parseSpan(name, value)
-	}
-	return err
-}
-
-// setNumber sets a member of the set ofNumber.
-func (q *request) setNumber(t *dipwell.Take, m members, n int64) {
-	switch m {
-	case hasCost:
-		t.Cost = n
-	case hasFloor:
-		t.Floor = n
-	case hasLatency:
-		q.observed.latency = n
-	case hasCount:
-		q.observed.count = n
-	}
-}
-
-// parseCosts parses the costs of a form: numbers with commas between them.
-func (q *request) parseCosts(value string) error {
 	for text := range strings.SplitSeq(value, ",") {
-		if err := q.addCost(func(field string) (int64, error) { return parseCost(field, text) }); err != nil {
+		if err := q.addCost(formValue(hasCost, text)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// addCost appends the cost that parse returns to the costs.
-func (q *request) addCost(parse func(field string) (int64, error)) error {
-	if len(q.costs) == store.MaxTakes {
-		return bad("costs", tooManyTakes)
+// formValue returns the value of a parameter as JSON has it.
+func formValue(m members, value string) gjson.Result {
+	switch {
+	case m&ofNumber != 0:
+		return gjson.Result{Type: gjson.Number, Raw: value}
+	case m == hasOK && value == "true":
+		return gjson.Result{Type: gjson.True}
+	case m == hasOK && value == "false":
+		return gjson.Result{Type: gjson.False}
 	}
-	n, err := parse("costs[" + strconv.Itoa(len(q.costs)) + "]")
-	q.costs = append(q.costs, n)
-	return err
-}
-
-// checkID checks the id of a hold, if the caller has given one. Otherwise the limiter
-// makes one.
-func checkID(id string) error {
-	if id == "" {
-		return bad("id", "is empty; leave it out to get one")
-	}
-	return nil
+	return gjson.Result{Type: gjson.String, Str: value}
 }

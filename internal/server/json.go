@@ -19,38 +19,64 @@ func (q *request) jsonMember(name string, v gjson.Result) (err error) {
 	case hasTakes:
 		return q.parseTakes(v)
 	case hasCosts:
-		return eachValue(name, v, func(v gjson.Result) error {
-			return q.addCost(func(field string) (int64, error) { return costOf(field, v) })
-		})
+		return eachValue(name, v, q.addCost)
 	case hasKeys:
 		return eachValue(name, v, q.addKey)
-	case hasOK:
-		if !v.IsBool() {
-			return bad(name, "must be a boolean")
-		}
-		return q.observed.setOK(v.Raw)
 	}
 	return q.setValue(v, &q.take, m, name)
 }
 
-// setValue sets a member whose value is a text or a number. t is the take that it may
-// belong to.
+// setValue sets a member that has one value. t is the take that it may belong to.
 func (q *request) setValue(v gjson.Result, t *dipwell.Take, m members, field string) (err error) {
-	switch {
-	case m&ofNumber != 0:
-		n, err := costOf(field, v)
-		q.setNumber(t, m, n)
-		return err
-	case m == hasKey && v.Type == gjson.Null:
-		return bad(field, "must be a string; leave it out if the limit is shared")
-	case m == hasKey:
+	switch m {
+	case hasLimit:
+		t.Limit, err = textOf(field, v)
+	case hasKey:
+		if v.Type == gjson.Null {
+			return bad(field, "must be a string; leave it out if the limit is shared")
+		}
 		t.Key, err = keyOfJSON(field, v)
-		return err
+	case hasCost:
+		t.Cost, err = costOf(field, v)
+	case hasPlan:
+		t.Plan, err = textOf(field, v)
+	case hasFloor:
+		t.Floor, err = costOf(field, v)
+	case hasReservation:
+		q.reservation, err = textOf(field, v)
+	case hasHold:
+		q.hold, err = textOf(field, v)
+	case hasID:
+		if q.id, err = textOf(field, v); err == nil && q.id == "" {
+			err = bad(field, "is empty; leave it out to get one")
+		}
+	case hasNote:
+		if q.note, err = textOf(field, v); err == nil {
+			err = checkNote(q.note)
+		}
+	case hasTTL:
+		q.ttl, err = spanOf(field, v)
+	case hasTimeout:
+		q.timeout, err = spanOf(field, v)
+	case hasLatency:
+		q.observed.latency, err = costOf(field, v)
+	case hasOK:
+		if q.observed.ok = v.Type == gjson.True; !v.IsBool() {
+			err = bad(field, "is neither true nor false")
+		}
+	case hasCount:
+		q.observed.count, err = costOf(field, v)
 	}
-	text, err := textOf(field, v)
-	if err == nil {
-		err = q.setText(t, m, field, text)
+	return err
+}
+
+// addCost appends a cost to those of a settle.
+func (q *request) addCost(v gjson.Result) error {
+	if len(q.costs) == store.MaxTakes {
+		return bad("costs", tooManyTakes)
 	}
+	n, err := costOf(fmt.Sprintf("costs[%d]", len(q.costs)), v)
+	q.costs = append(q.costs, n)
 	return err
 }
 

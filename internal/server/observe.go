@@ -24,14 +24,6 @@ func (a *api) observe(w http.ResponseWriter, r *http.Request) error {
 	}, func(w http.ResponseWriter, _ *exchange) error { w.WriteHeader(http.StatusNoContent); return nil })
 }
 
-func (o *observation) setOK(text string) error {
-	if text != "true" && text != "false" {
-		return bad("ok", "is neither true nor false")
-	}
-	o.ok = text == "true"
-	return nil
-}
-
 // completeObservation sets the defaults of a call of /v1/observe: one call, which
 // succeeded.
 func (q *request) completeObservation() error {

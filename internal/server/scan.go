@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"time"
 	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
@@ -90,6 +91,14 @@ func costOf(field string, v gjson.Result) (int64, error) {
 		return 0, bad(field, "must be a number")
 	}
 	return parseCost(field, v.Raw)
+}
+
+func spanOf(field string, v gjson.Result) (time.Duration, error) {
+	text, err := textOf(field, v)
+	if err != nil {
+		return 0, err
+	}
+	return parseSpan(field, text)
 }
 
 // scalarOf returns a string, a number or a boolean as text.
