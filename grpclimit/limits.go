@@ -87,19 +87,11 @@ func (t *taker) answer(ctx context.Context, d *dipwell.Decision, err error) erro
 
 func (t *taker) decide(d *dipwell.Decision, limits []Limit, c *Call, bound, ttl time.Duration) (time.Duration, error) {
 	var buf [1]dipwell.Take
-	takes := buf[:0]
-	for i := range limits {
-		l := &limits[i]
-		take, err := front.Ask(c, l.Name, l.Floor, l.Choose, l.Plan, l.Key, l.Cost)
-		if err != nil {
-			return 0, err
-		}
-		if take.Limit != "" {
-			takes = append(takes, take)
-		}
-	}
-	if len(takes) == 0 {
-		return 0, nil
+	takes, err := front.AskAll(buf[:0], limits, func(l *Limit) (dipwell.Take, error) {
+		return front.Ask(c, l.Name, l.Floor, l.Choose, l.Plan, l.Key, l.Cost)
+	})
+	if err != nil || len(takes) == 0 {
+		return 0, err
 	}
 	return front.Decide(c.Context, t.limiter, d, takes, bound, ttl, t.observe)
 }

@@ -397,19 +397,11 @@ func (t *Transport) release(k *flight, charged bool) {
 // take takes from Config.Limits, and waits for them. It returns the adaptive ones.
 func (t *Transport) take(r *http.Request, left *time.Duration) (adaptive []string, err error) {
 	var buf [1]dipwell.Take
-	takes := buf[:0]
-	for i := range t.Limits {
-		l := &t.Limits[i]
-		take, err := front.Ask(r, l.Name, l.Floor, l.Choose, l.Plan, l.Key, l.Cost)
-		if err != nil {
-			return nil, err
-		}
-		if take.Limit != "" {
-			takes = append(takes, take)
-		}
-	}
-	if len(takes) == 0 {
-		return nil, nil
+	takes, err := front.AskAll(buf[:0], t.Limits, func(l *Limit) (dipwell.Take, error) {
+		return front.Ask(r, l.Name, l.Floor, l.Choose, l.Plan, l.Key, l.Cost)
+	})
+	if err != nil || len(takes) == 0 {
+		return nil, err
 	}
 	bound := max(*left, 0)
 	if t.FailFast {

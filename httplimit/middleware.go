@@ -140,7 +140,9 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	var buf [1]dipwell.Take
-	takes, err := m.takes(r, buf[:0])
+	takes, err := front.AskAll(buf[:0], m.Limits, func(l *Limit) (dipwell.Take, error) {
+		return front.Ask(r, l.Name, l.Floor, l.Choose, l.Plan, l.Key, l.Cost)
+	})
 	if err == nil && len(takes) == 0 {
 		next.ServeHTTP(w, r)
 		return
@@ -172,21 +174,6 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	default:
 		Refuse(w, http.StatusTooManyRequests)
 	}
-}
-
-// takes appends what a request takes to list.
-func (m *middleware) takes(r *http.Request, list []dipwell.Take) ([]dipwell.Take, error) {
-	for i := range m.Limits {
-		l := &m.Limits[i]
-		t, err := front.Ask(r, l.Name, l.Floor, l.Choose, l.Plan, l.Key, l.Cost)
-		if err != nil {
-			return nil, err
-		}
-		if t.Limit != "" {
-			list = append(list, t)
-		}
-	}
-	return list, nil
 }
 
 // Fail answers a request that could not be decided, with a problem document. The status

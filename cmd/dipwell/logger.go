@@ -63,8 +63,8 @@ func (l *logger) slog() *slog.Logger {
 	}}))
 }
 
-// prefixed writes lines of slog's TextHandler, which begin with the message, as those of
-// logger are.
+// prefixed writes lines of slog's TextHandler with the words of the message first, after the
+// name of the program. An error may have several lines.
 type prefixed struct{ to io.Writer }
 
 func (p prefixed) Write(line []byte) (int, error) {
@@ -73,13 +73,8 @@ func (p prefixed) Write(line []byte) (int, error) {
 		message, _ := strconv.Unquote(quoted)
 		text = message + text[len(quoted):]
 	}
-	return len(line), writeText(p.to, text)
-}
-
-// writeText writes text after the name of the program. An error may have several lines.
-func writeText(to io.Writer, text string) error {
-	_, err := fmt.Fprintf(to, "dipwell: %s\n", strings.ReplaceAll(text, "\n", "\ndipwell: "))
-	return err
+	_, err := fmt.Fprintf(p.to, "dipwell: %s\n", strings.ReplaceAll(text, "\n", "\ndipwell: "))
+	return len(line), err
 }
 
 func (l *logger) error(err error) {
@@ -109,11 +104,7 @@ func (l *logger) reloadError(what string, err error) {
 }
 
 func (l *logger) line(level slog.Level, text string) {
-	if l.json != nil {
-		l.json.Log(context.Background(), level, text)
-		return
-	}
-	_ = writeText(l.to, text)
+	l.slog().Log(context.Background(), level, text)
 }
 
 // errLogged ends a command with status 2. The error has been logged.

@@ -53,6 +53,20 @@ func Ask[R any](r R, name string, floor int64, choose, plan func(R) string, key 
 	return t, err
 }
 
+// AskAll appends to list what a request takes from limits. ask is Ask for one of them.
+func AskAll[L any](list []dipwell.Take, limits []L, ask func(*L) (dipwell.Take, error)) ([]dipwell.Take, error) {
+	for i := range limits {
+		t, err := ask(&limits[i])
+		if err != nil {
+			return nil, err
+		}
+		if t.Limit != "" {
+			list = append(list, t)
+		}
+	}
+	return list, nil
+}
+
 // NoWait is the bound of a call that waits only for a leaky bucket, as long as that says.
 // With a bound of 0, a call that has a delay is refused.
 const NoWait time.Duration = -1
