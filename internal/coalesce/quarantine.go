@@ -47,8 +47,8 @@ type quarantine struct {
 	entries         map[keyID]*entry
 	waiting         int
 	turns           uint64
-	suspectsRunning bool // runSuspects is active
-	lockedRunning   bool // runLocked is active
+	suspectsRunning bool // run is active for suspects
+	lockedRunning   bool // run is active for locked keys
 	closed          bool
 	runners         sync.WaitGroup
 	sweepTimer      *time.Timer
@@ -143,6 +143,16 @@ func (q *quarantine) entryOf(g *store.Group) (w *entry) {
 	return w
 }
 
+// entryFor is entryOf, after it has added the keys of a group that has none in quarantine. It
+// returns nil if there is no room.
+func (q *quarantine) entryFor(g *store.Group) *entry {
+	if e := q.entryOf(g); e != nil {
+		return e
+	}
+	eachKey(g, q.add)
+	return q.entryOf(g)
+}
+
 func (q *quarantine) add(n keyID) {
 	if q.entries[n] != nil || q.closed || len(q.entries) >= maxKeys {
 		return
@@ -230,11 +240,7 @@ func (q *quarantine) forget(g *store.Group) bool {
 func (q *quarantine) enqueue(c *call, g *store.Group) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	e := q.entryOf(g)
-	if e == nil {
-		eachKey(g, q.add)
-		e = q.entryOf(g)
-	}
+	e := q.entryFor(g)
 	switch {
 	case q.closed:
 		g.Err = ErrClosed
@@ -266,10 +272,10 @@ func (q *quarantine) start(e *entry) {
 	case e.len == 0:
 	case e.locked && !q.lockedRunning:
 		q.lockedRunning = true
-		q.runners.Go(q.runLocked)
+		q.runners.Go(func() { q.run(&q.lockedRunning, q.nextLocked, q.Quarantine) })
 	case !e.locked && !q.suspectsRunning:
 		q.suspectsRunning = true
-		q.runners.Go(q.runSuspects)
+		q.runners.Go(func() { q.run(&q.suspectsRunning, q.nextSuspects, q.sort) })
 	}
 }
 

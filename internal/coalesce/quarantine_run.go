@@ -8,42 +8,31 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// runSuspects decides the calls of suspects until none is queued.
-func (q *quarantine) runSuspects() {
+// run decides the calls that next dequeues, with how long to wait for locks, until it
+// dequeues none. running tells that.
+func (q *quarantine) run(running *bool, next func() ([]*waiter, time.Duration), apply func(context.Context, *store.Batch, time.Duration) error) {
 	var b store.Batch
 	for {
 		q.mu.Lock()
-		waiters := q.nextSuspects()
-		q.suspectsRunning = len(waiters) > 0
+		waiters, wait := next()
+		*running = len(waiters) > 0
 		q.mu.Unlock()
 		if len(waiters) == 0 {
 			return
 		}
-		q.send(&b, waiters, q.leastTime(), q.Sorter.Apply)
+		q.send(&b, waiters, wait+q.leastTime(), func(ctx context.Context, b *store.Batch) error { return apply(ctx, b, wait) })
 	}
 }
 
-// runLocked decides the calls of locked keys until none is queued.
-func (q *quarantine) runLocked() {
-	var b store.Batch
-	for {
-		q.mu.Lock()
-		w, wait := q.nextLocked()
-		q.lockedRunning = w != nil
-		q.mu.Unlock()
-		if w == nil {
-			return
-		}
-		q.send(&b, []*waiter{w}, wait+q.leastTime(), func(ctx context.Context, b *store.Batch) error {
-			return q.Quarantine(ctx, b, wait)
-		})
-	}
+// sort decides the calls of suspects. The Sorter hardly waits.
+func (q *quarantine) sort(ctx context.Context, b *store.Batch, _ time.Duration) error {
+	return q.Sorter.Apply(ctx, b)
 }
 
 // nextSuspects dequeues one call of each suspect, because several calls of a
 // locked key could wait for the lock one after the other. Of keys whose last call
 // was answered it dequeues all calls.
-func (q *quarantine) nextSuspects() (out []*waiter) {
+func (q *quarantine) nextSuspects() (out []*waiter, wait time.Duration) {
 	keys := 0
 	for _, e := range q.entries {
 		if !e.locked && e.len > 0 {
@@ -61,13 +50,13 @@ func (q *quarantine) nextSuspects() (out []*waiter) {
 			}
 		}
 	}
-	return out
+	return out, 0
 }
 
 // nextLocked dequeues a call of the locked key whose last turn is longest ago. It
 // returns how long to wait for the lock: a share of maxLockWait, and at most until
 // the call's deadline, so that no call is charged after its caller has returned.
-func (q *quarantine) nextLocked() (w *waiter, wait time.Duration) {
+func (q *quarantine) nextLocked() (one []*waiter, wait time.Duration) {
 	locked := 0
 	var oldest *entry
 	for _, e := range q.entries {
@@ -83,10 +72,10 @@ func (q *quarantine) nextLocked() (w *waiter, wait time.Duration) {
 	}
 	q.turns++
 	oldest.lastTurn = q.turns
-	w = oldest.latest()
+	w := oldest.latest()
 	q.dequeue(w)
 	wait = max(maxLockWait/time.Duration(locked), minLockWait)
-	return w, max(min(wait, time.Until(w.deadline)), time.Millisecond)
+	return []*waiter{w}, max(min(wait, time.Until(w.deadline)), time.Millisecond)
 }
 
 // latest returns the waiter with the latest deadline.
@@ -139,11 +128,7 @@ func (q *quarantine) requeue(w *waiter, g *store.Group) {
 			e.answered = false
 		}
 	})
-	e := q.entryOf(g)
-	if e == nil { // sweep has removed it
-		eachKey(g, q.add)
-		e = q.entryOf(g)
-	}
+	e := q.entryFor(g) // a new one, if sweep has removed it
 	if e != nil {
 		q.setLocked(e, true)
 		e.lastRefusal = time.Now()
