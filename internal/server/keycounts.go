@@ -130,15 +130,20 @@ func (k *keyCounts) keep(ctx context.Context, to store.Auditor, n int, hour time
 	if to == nil || h.Busiest.Events == 0 {
 		return
 	}
+	k.record(context.WithoutCancel(ctx), to, "top", h, &k.lost, "the busiest keys of the hour "+h.Hour.Format(time.RFC3339))
+}
+
+// record adds what was counted to the store. If that fails, it is lost.
+func (k *keyCounts) record(ctx context.Context, to store.Auditor, action string, h bounded.Hour, lost *atomic.Uint64, what string) {
 	text, err := json.Marshal(h)
 	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, keepTime)
+		within, cancel := context.WithTimeout(ctx, keepTime)
 		defer cancel()
-		err = to.Record(ctx, store.AuditEntry{Who: k.process, Action: "top", What: string(text)})
+		err = to.Record(within, store.AuditEntry{Who: k.process, Action: action, What: string(text)})
 	}
-	if err != nil {
-		k.lost.Add(1)
-		slog.Warn("the busiest keys of the hour " + hour.UTC().Format(time.RFC3339) + " could not be stored: " + err.Error())
+	if err != nil && ctx.Err() == nil {
+		lost.Add(1)
+		slog.Warn(what + " could not be stored: " + err.Error())
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -25,10 +24,16 @@ const (
 
 // A minuteReport is what one process decided in a minute.
 type minuteReport struct {
-	Minute  time.Time           `json:"minute"` // when it began, on the clock of the process
-	Limits  []LimitCounts       `json:"limits"` // those with decisions, the busiest ones
-	Took    [bucketCount]uint64 `json:"took"`
-	Refused bounded.Top         `json:"refused"`
+	process string
+	minute  time.Time // when it began, on the clock of the process
+	minuteCounts
+	refused bounded.Top
+}
+
+// minuteCounts is what a stored minute has besides its keys.
+type minuteCounts struct {
+	Limits []LimitCounts       `json:"limits"` // those with decisions, the busiest ones
+	Took   [bucketCount]uint64 `json:"took"`
 }
 
 // since returns the decisions between two tallies.
@@ -63,43 +68,27 @@ type minuteLog struct {
 	last []minuteReport // the oldest first
 }
 
-// minuteCounts is what a stored minute has besides its keys.
-type minuteCounts struct {
-	Limits []LimitCounts       `json:"limits"`
-	Took   [bucketCount]uint64 `json:"took"`
-}
-
 // store stores a minute, unless the store keeps none.
 func (m *minuteLog) store(ctx context.Context, r *minuteReport) {
 	if m.to == nil {
 		return
 	}
-	text, err := json.Marshal(bounded.Hour{Hour: r.Minute, Busiest: bounded.Top{Keys: []bounded.Count{}}, Refused: r.Refused, Counts: asJSON(minuteCounts{append([]LimitCounts{}, r.Limits...), r.Took})})
-	if err == nil {
-		within, cancel := context.WithTimeout(ctx, keepTime)
-		defer cancel()
-		err = m.to.Record(within, store.AuditEntry{Who: m.server.metrics.keys.process, Action: "minute", What: string(text)})
-	}
-	if err != nil && ctx.Err() == nil {
-		m.lost.Add(1)
-		slog.Warn("what was decided in the minute " + r.Minute.Format(time.RFC3339) + " could not be stored: " + err.Error())
-	}
+	counts := asJSON(minuteCounts{append([]LimitCounts{}, r.Limits...), r.Took})
+	m.server.metrics.keys.record(ctx, m.to, "minute", bounded.Hour{Hour: r.minute, Busiest: bounded.Top{Keys: []bounded.Count{}}, Refused: r.refused, Counts: counts},
+		&m.lost, "what was decided in the minute "+r.minute.Format(time.RFC3339))
 }
 
 // reports returns the minutes of all processes that the store has, or those of this one.
-func (m *minuteLog) reports(ctx context.Context, process string, since time.Time) (list []told, err error) {
+func (m *minuteLog) reports(ctx context.Context, since time.Time) (list []minuteReport, err error) {
 	if m.to == nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		for i := range m.last {
-			list = append(list, told{process, m.last[i]})
-		}
-		return list, nil
+		return slices.Clone(m.last), nil
 	}
 	err = eachHour(ctx, m.to, since.Add(-5*time.Minute), func(process string, h *bounded.Hour) error { // clocks may differ
-		var c minuteCounts
-		err := json.Unmarshal(h.Counts, &c)
-		list = append(list, told{process, minuteReport{h.Hour, c.Limits, c.Took, h.Refused}})
+		r := minuteReport{process: process, minute: h.Hour, refused: h.Refused}
+		err := json.Unmarshal(h.Counts, &r.minuteCounts)
+		list = append(list, r)
 		return err
 	})
 	return list, err
@@ -114,8 +103,8 @@ func (m *minuteLog) turn(now time.Time) *minuteReport {
 	}
 	after := m.server.tally()
 	r := after.since(m.before)
-	_, _, r.Refused = m.server.metrics.keys.lists(minuteKeys, "")
-	r.Minute = m.minute.UTC()
+	_, _, r.refused = m.server.metrics.keys.lists(minuteKeys, "")
+	r.process, r.minute = m.server.metrics.keys.process, m.minute.UTC()
 	m.minute, m.before = next, after
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -153,30 +142,24 @@ type limitMinutes struct {
 	Fallback []uint64 `json:"fallback,omitempty"`
 }
 
-// told is a report with the process that made it.
-type told struct {
-	process string
-	minuteReport
-}
-
 // minutesOf adds reports up. n minutes end before now.
-func minutesOf(reports []told, n int, limit string, now time.Time) *topMinutes {
+func minutesOf(reports []minuteReport, n int, limit string, now time.Time) *topMinutes {
 	out := &topMinutes{From: now.UTC().Truncate(time.Minute).Add(-time.Duration(n) * time.Minute), Minutes: n, Processes: []minuteProcess{}, Limits: []limitMinutes{}}
 	limits, processes, refused := map[string]*limitMinutes{}, map[string]*minuteProcess{}, []bounded.Top{}
 	for i := range reports {
 		r := &reports[i]
-		at := int(r.Minute.Sub(out.From) / time.Minute)
-		if at < 0 || at >= n || r.Minute.Before(out.From) {
+		at := int(r.minute.Sub(out.From) / time.Minute)
+		if at < 0 || at >= n || r.minute.Before(out.From) {
 			continue
 		}
-		p := cmp.Or(processes[r.process], &minuteProcess{r.process, r.Minute, r.Minute})
+		p := cmp.Or(processes[r.process], &minuteProcess{r.process, r.minute, r.minute})
 		processes[r.process] = p
-		known := []time.Time{p.First, p.Last, r.Minute}
+		known := []time.Time{p.First, p.Last, r.minute}
 		p.First, p.Last = slices.MinFunc(known, time.Time.Compare), slices.MaxFunc(known, time.Time.Compare)
 		for j := range out.Took {
 			out.Took[j] += r.Took[j]
 		}
-		refused = append(refused, only(r.Refused, limit))
+		refused = append(refused, only(r.refused, limit))
 		for _, c := range r.Limits {
 			if limit != "" && c.Limit != limit {
 				continue
@@ -207,10 +190,10 @@ func minutesOf(reports []told, n int, limit string, now time.Time) *topMinutes {
 // topMinutes returns what was decided in each of the last q.minutes minutes.
 func (a *api) topMinutes(ctx context.Context, q *topQuery) (*topMinutes, error) {
 	now, k := time.Now(), a.metrics.keys
-	var reports []told
+	var reports []minuteReport
 	if k != nil {
 		var err error
-		if reports, err = k.minutes.reports(ctx, k.process, now.Add(-time.Duration(q.minutes)*time.Minute)); err != nil {
+		if reports, err = k.minutes.reports(ctx, now.Add(-time.Duration(q.minutes)*time.Minute)); err != nil {
 			return nil, err
 		}
 	}
