@@ -34,8 +34,12 @@ descriptors:
 			w.use(rls.Defaults{ChargeAll: chargeAll}, basic, another)
 			want := func(step string, i, hits, misses int, counts map[string]int) {
 				t.Helper()
-				if st := cache.Stats(); int(st.Hits) != hits || int(st.Misses) != misses {
-					t.Errorf("%s %d: %d hits and %d misses, want %d and %d", step, i, st.Hits, st.Misses, hits, misses)
+				of := map[string]int{}
+				for _, m := range cache.Abilities().Metrics() {
+					of[m.Name] = int(m.Value)
+				}
+				if h, m := of["dipwell_deny_cache_hits_total"], of["dipwell_deny_cache_misses_total"]; h != hits || m != misses {
+					t.Errorf("%s %d: %d hits and %d misses, want %d and %d", step, i, h, m, hits, misses)
 				}
 				got := counted(t, w)
 				for name, n := range counts {
