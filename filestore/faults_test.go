@@ -161,20 +161,21 @@ func TestDamagedFiles(t *testing.T) {
 		file []byte
 		want string
 	}{
-		"empty":        {nil, "is empty, or belongs to another program"},
-		"cut header":   {whole[:50], "malformed"},
-		"cut":          {whole[:len(whole)/2], "malformed"},
-		"cut by 1 KB":  {whole[:len(whole)-1024], "cannot be read"},
-		"foreign":      {[]byte(strings.Repeat("#!/bin/sh\n", 500)), "is not a database"},
-		"zeroed pages": {zeroed, "malformed"},
-		"noise":        {noise, "malformed"},
-		"other's":      {otherDatabase(t), "another program"},
-		"newer":        {pragma(t, whole, "user_version = 99"), "has version 99"},
-		"odd row":      {pragma(t, whole, "user_version = 1; update buckets set used = -5 where key = 'key 17'"), "cannot be"},
-		"odd key":      {pragma(t, whole, "user_version = 1; update buckets set key = 'key' || char(0) || '17' where key = 'key 17'"), "invalid key"},
-		"odd version":  {pragma(t, whole, "user_version = 1; update buckets set version = 7 where key = 'key 17'"), "version 7"},
-		"odd limit":    {pragma(t, whole, "user_version = 1; update limits set definition = '{}'"), "limit slow"},
-		"no version":   {pragma(t, whole, "user_version = 1; delete from versions"), "version 1 is not there"},
+		"empty":         {nil, "is empty, or belongs to another program"},
+		"cut header":    {whole[:50], "malformed"},
+		"cut":           {whole[:len(whole)/2], "malformed"},
+		"cut by 1 KB":   {whole[:len(whole)-1024], "cannot be read"},
+		"foreign":       {[]byte(strings.Repeat("#!/bin/sh\n", 500)), "is not a database"},
+		"zeroed pages":  {zeroed, "malformed"},
+		"noise":         {noise, "malformed"},
+		"other's":       {otherDatabase(t), "another program"},
+		"newer":         {pragma(t, whole, "user_version = 99"), "has version 99"},
+		"odd row":       {pragma(t, whole, "user_version = 1; update buckets set used = -5 where key = 'key 17'"), "cannot be"},
+		"odd key":       {pragma(t, whole, "user_version = 1; update buckets set key = 'key' || char(0) || '17' where key = 'key 17'"), "invalid key"},
+		"odd version":   {pragma(t, whole, "user_version = 1; update buckets set version = 7 where key = 'key 17'"), "version 7"},
+		"odd limit":     {pragma(t, whole, "user_version = 1; update limits set definition = '{}'"), "limit slow"},
+		"no version":    {pragma(t, whole, "user_version = 1; update limits set definition = json_remove(definition, '$.present')"), "present version is not there"},
+		"other version": {pragma(t, whole, "user_version = 1; update limits set definition = json_set(definition, '$.present.number', 2)"), "version 1 is not there"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := fresh(t)
@@ -372,11 +373,7 @@ func TestRestart(t *testing.T) {
 
 // numbers are the parts of a definition that decide.
 func numbers(d *store.Definition) string {
-	out := fmt.Sprintf("%+v %s %s", d.Limit, d.Owner, d.Warning)
-	for _, v := range catalog.Versions(d) {
-		out += fmt.Sprintf("\n%+v", v)
-	}
-	return out
+	return fmt.Sprintf("%+v %s\n%s", d.Limit, d.Warning, catalog.Stored(d))
 }
 
 // TestClockGoesOn checks that the store's clock does not step back with the machine's.

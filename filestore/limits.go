@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"sync"
 
 	"github.com/dipwell/dipwell/internal/catalog"
@@ -50,62 +49,37 @@ func (p *limits) byID(reg *store.Registry) map[int64]*store.Definition {
 // open reads the definitions from the file.
 func (p *limits) open(s *Store) error {
 	p.s, p.reg.EachOverride = s, s.mem.EachOverride
-	versions, err := p.readVersions()
-	if err == nil {
-		err = p.readLimits(versions)
-	}
-	if err != nil {
+	if err := p.read(); err != nil {
 		return s.disk.readError(err)
 	}
 	for _, d := range p.reg.All() {
-		if err = s.mem.InstallOne(d); err != nil {
+		if err := s.mem.InstallOne(d); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *limits) readLimits(versions map[int64][]catalog.Version) error {
+func (p *limits) read() error {
 	var defs []*store.Definition
 	err := p.s.disk.each(background, func(rows *sql.Rows) error {
 		var id int64
-		var number uint32
-		var name, text, owner string
-		if err := rows.Scan(&id, &name, &text, &owner, &number); err != nil {
+		var name, text string
+		if err := rows.Scan(&id, &name, &text); err != nil {
 			return err
 		}
-		l, err := catalog.ParseSettings(text)
-		if err == nil && l.Name != name {
-			err = fmt.Errorf("its settings name %s", l.Name)
-		}
-		var d *store.Definition
-		if err == nil {
-			d, err = catalog.Definition(l, owner, number, versions[id], nil)
-		}
-		if err != nil {
+		d, err := catalog.DecodeDefinition(name, text, nil)
+		if err != nil || d == nil {
 			return fmt.Errorf("limit %s: %w", name, err)
 		}
 		defs = append(defs, d)
 		p.ids.Store(name, id)
 		return nil
-	}, "select id, name, definition, owner, version from limits")
+	}, "select id, name, definition from limits")
 	if err == nil {
 		p.reg.Install(defs)
 	}
 	return err
-}
-
-// readVersions returns the versions by the ids of their limits.
-func (p *limits) readVersions() (map[int64][]catalog.Version, error) {
-	out := map[int64][]catalog.Version{}
-	err := p.s.disk.each(background, func(rows *sql.Rows) error {
-		var limit int64
-		var v catalog.Version
-		err := rows.Scan(append([]any{&limit}, v.Fields()...)...)
-		out[limit] = append(out[limit], v)
-		return err
-	}, "select limit_id, "+catalog.List("", catalog.VersionColumns)+" from versions order by limit_id, number")
-	return out, err
 }
 
 const (
@@ -163,37 +137,24 @@ func (s *Store) storeError(err error) error {
 	return fmt.Errorf("%w: file %s: %w", classOf(err), s.path, err)
 }
 
-// write writes a definition and its version, whose settings may have changed.
+// write writes a definition.
 func (p *limits) write(d *store.Definition) error {
-	text, err := catalog.FormatSettings(&d.Limit)
-	if err != nil {
-		return err
-	}
-	disk := p.s.disk
+	text, disk := catalog.Stored(d).String(), p.s.disk
 	id, known := p.lookupID(d.Name)
-	err = disk.tx(func() error {
+	err := disk.tx(func() error {
 		if known {
-			err = disk.exec("update limits set definition = ?, owner = ?, version = ? where id = ?", text, d.Owner, int64(d.Number), id)
-		} else {
-			err = disk.conn.QueryRowContext(background, "insert into limits (name, definition, owner, version) values (?, ?, ?, ?) returning id",
-				d.Name, text, d.Owner, int64(d.Number)).Scan(&id)
+			return disk.exec("update limits set definition = ? where id = ?", text, id)
 		}
-		if err != nil {
-			return err
-		}
-		p.ids.Store(d.Name, id)
-		v := catalog.NewVersion(catalog.Present(d), &d.Limit)
-		return disk.exec("insert or replace into versions (limit_id, "+catalog.List("", catalog.VersionColumns)+") values (?"+
-			strings.Repeat(", ?", len(catalog.VersionColumns))+")", append([]any{id}, v.Values()...)...)
+		return disk.conn.QueryRowContext(background, "insert into limits (name, definition) values (?, ?) returning id", d.Name, text).Scan(&id)
 	})
-	if err != nil && !known {
-		p.ids.Delete(d.Name)
+	if err == nil {
+		p.ids.Store(d.Name, id)
 	}
 	return err
 }
 
 // retire converts all rows to the version before d, which is still the present one in
-// memory, and deletes the versions that nothing refers to then.
+// memory, and forgets the versions that nothing refers to then.
 func (p *limits) retire(d *store.Definition) error {
 	if err := p.renew(d); err != nil {
 		return err
@@ -202,13 +163,9 @@ func (p *limits) retire(d *store.Definition) error {
 	id, _ := p.lookupID(d.Name)
 	var oldest int64
 	err := disk.tx(func() error {
-		row := disk.conn.QueryRowContext(background, `select coalesce(min(version), ?2) from (
+		return disk.conn.QueryRowContext(background, `select coalesce(min(version), ?2) from (
 			select version & ?3 as version from buckets where limit_id = ?1 and version > 0
-			union all select override ->> 'version' from overrides where limit_id = ?1 union all select ?2)`, id, int64(d.Number)-keepPast, terms.MaxVersion)
-		if err := row.Scan(&oldest); err != nil {
-			return err
-		}
-		return disk.exec("delete from versions where limit_id = ? and number < ?", id, oldest)
+			union all select override ->> 'version' from overrides where limit_id = ?1 union all select ?2)`, id, int64(d.Number)-keepPast, terms.MaxVersion).Scan(&oldest)
 	})
 	if err == nil {
 		p.reg.Retire(d.Name, uint32(oldest))
@@ -275,7 +232,7 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 	w.mu.Lock() // no cycle may write what it has read of the limit before
 	defer w.mu.Unlock()
 	err := disk.tx(func() error {
-		return errors.Join(disk.exec("delete from limits where id = ?", id), disk.exec("delete from versions where limit_id = ?", id),
+		return errors.Join(disk.exec("delete from limits where id = ?", id),
 			disk.exec("update records set id = null where id in (select id from records where limit_id = ?)", id),
 			disk.exec("delete from records where limit_id = ?", id), disk.exec("delete from overrides where limit_id = ?", id),
 			disk.exec("delete from usage where limit_id = ?", id))

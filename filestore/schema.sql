@@ -3,35 +3,14 @@
 create table limits (
     id         integer primary key autoincrement, -- never used again: rows of a limit that is gone stay void
     name       text not null unique,
-    definition text not null,                     -- settings as a JSON object, spelled as in the configuration
-    owner      text not null,
-    version    integer not null                   -- the present one
+    definition text not null                      -- JSON: settings as in the configuration, owner, and versions, the present one and those before
 );
 
 -- A row names the version of its limit that it was last stepped under.
-create table versions (
-    limit_id   integer not null,
-    number     integer not null,
-    since      integer not null,
-    policy     text not null,
-    unit       integer not null, -- units in a token
-    every      integer not null, -- µs between ticks; 0: a calendar's
-    "add"      integer not null, -- units given back at a tick
-    cap        integer not null, -- units
-    origin     integer not null,
-    burst      integer not null, -- tokens
-    debt       integer not null, -- units
-    most       integer not null, -- tokens
-    max_charge integer not null, -- tokens
-    max_used   integer not null, -- units
-    leaky      integer not null,
-    spread     integer not null,
-    sliding    integer not null,
-    per        text not null,
-    start      text not null,
-    settings   text not null, -- of the limit, as limits.definition has them; '': not known
-    primary key (limit_id, number)
-) without rowid;
+create view versions as
+select id as limit_id, definition ->> '$.present.number' as number, definition ->> '$.present.unit' as unit, definition ->> '$.present.burst' as burst from limits
+union all
+select id, past.value ->> 'number', past.value ->> 'unit', past.value ->> 'burst' from limits, json_each(definition, '$.past') past;
 
 -- A missing row is a full bucket. The shared bucket's key is empty.
 create table buckets (

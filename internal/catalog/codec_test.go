@@ -43,11 +43,7 @@ func throughColumns(t *testing.T, l store.Limit) store.Limit {
 
 func throughText(t *testing.T, l store.Limit) store.Limit {
 	t.Helper()
-	text, err := FormatSettings(&l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	back, err := ParseSettings(text)
+	back, err := parseSettings(formatSettings(&l))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,15 +103,9 @@ func TestStoredFormsStay(t *testing.T) {
 		}
 		return strings.Join(out, " ")
 	}
-	text := func(l store.Limit) string {
-		s, err := FormatSettings(&l)
-		if err != nil {
-			t.Error(err)
-		}
-		return s
-	}
+	text := func(l store.Limit) string { return formatSettings(&l) }
 	asJSON := func(l store.Limit) string {
-		b, err := json.Marshal(Versions(limittest.Definition(l)))
+		b, err := json.Marshal(allVersions(limittest.Definition(l)))
 		if err != nil {
 			t.Error(err)
 		}
@@ -171,6 +161,12 @@ func TestStoredFormsStay(t *testing.T) {
 			t.Errorf("column %s is a field of type %v", VersionColumns[i], v.Elem().Type())
 		}
 	}
+}
+
+// allVersions returns the stored versions of a definition, the present one last.
+func allVersions(d *store.Definition) []Version {
+	l := Stored(d)
+	return append(l.Past, *l.Present)
 }
 
 // changes are limits of one name, each the successor of the one before.
@@ -242,7 +238,7 @@ func TestPeriodSpelled(t *testing.T) {
 		{store.Limit{Name: "l", Rate: 1000, Period: time.Minute}, "60s"},
 		{store.Limit{Name: "l", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"}, "24h"},
 	} {
-		versions := Versions(limittest.Definition(c.l))
+		versions := allVersions(limittest.Definition(c.l))
 		versions[0].Per = c.per
 		d, err := Definition(c.l, "", 1, versions, nil)
 		if want := limittest.Definition(c.l); err != nil || numbers(d) != numbers(want) {
@@ -253,7 +249,7 @@ func TestPeriodSpelled(t *testing.T) {
 
 func asStoredJSON(t *testing.T, d *store.Definition) (out []Version) {
 	t.Helper()
-	b, err := json.Marshal(Versions(d))
+	b, err := json.Marshal(allVersions(d))
 	if err == nil {
 		err = json.Unmarshal(b, &out)
 	}
@@ -277,7 +273,7 @@ func asRows(d *store.Definition, limits []store.Limit) (out []Version) {
 // numbers are all that counts of a definition.
 func numbers(d *store.Definition) string {
 	out := fmt.Sprintf("%+v %s %s", d.Limit, d.Owner, d.Warning)
-	for _, v := range Versions(d) {
+	for _, v := range allVersions(d) {
 		v.Per, v.Start = "", ""
 		out += fmt.Sprintf("\n%+v", v)
 	}
@@ -287,7 +283,7 @@ func numbers(d *store.Definition) string {
 // TestStoredNonsense: what no program has written is an error, not a panic.
 func TestStoredNonsense(t *testing.T) {
 	l := store.Limit{Name: "l", Rate: 5, Period: time.Minute}
-	good := Versions(limittest.Definition(l))[0]
+	good := allVersions(limittest.Definition(l))[0]
 	for name, spoil := range map[string]func(v *Version){
 		"no unit":              func(v *Version) { v.Unit = 0 },
 		"nothing comes back":   func(v *Version) { v.Add = 0 },

@@ -178,20 +178,8 @@ func (v *Version) Values() (values []any) {
 	return values
 }
 
-// FormatSettings writes a limit as a JSON object of its settings, spelled as in
+// formatSettings writes a limit as a JSON object of its settings, spelled as in
 // a configuration file.
-func FormatSettings(l *store.Limit) (string, error) {
-	text := formatSettings(l)
-	back, err := ParseSettings(text)
-	if err == nil && back != *l {
-		err = fmt.Errorf("they come back as %s", back)
-	}
-	if err != nil {
-		return "", fmt.Errorf("limit %s: its settings cannot be read back as they were written (%w)", l.Name, err) // a bug of ours
-	}
-	return text, nil
-}
-
 func formatSettings(l *store.Limit) string {
 	b := []byte{'{'}
 	for i, s := range l.Explicit() {
@@ -204,8 +192,8 @@ func formatSettings(l *store.Limit) string {
 	return string(append(b, '}'))
 }
 
-// ParseSettings reads what FormatSettings writes.
-func ParseSettings(text string) (l store.Limit, err error) {
+// parseSettings reads what formatSettings writes.
+func parseSettings(text string) (l store.Limit, err error) {
 	var settings map[string]string
 	if err = json.Unmarshal([]byte(text), &settings); err != nil {
 		return l, err

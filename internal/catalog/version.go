@@ -27,7 +27,7 @@ type Version struct {
 	Per   string `json:"-"`
 	Start string `json:"-"`
 
-	// Settings are the settings of the limit as FormatSettings writes them, from which
+	// Settings are the settings of the limit as formatSettings writes them, from which
 	// plans and overrides of the version are compiled; "" if they are not known.
 	Settings string `json:"settings,omitempty"`
 }
@@ -57,7 +57,7 @@ func (v *Version) Version() (*store.Version, error) {
 	out := &store.Version{Number: v.Number, Since: v.Since, Policy: l.OnChange}
 	var err error
 	if v.Settings != "" {
-		if out.Limit, err = ParseSettings(v.Settings); err != nil {
+		if out.Limit, err = parseSettings(v.Settings); err != nil {
 			return out, err
 		}
 	}
@@ -113,15 +113,6 @@ func (v *Version) calendar() (cal *terms.Calendar, err error) {
 // Present returns the present version of a definition.
 func Present(d *store.Definition) *store.Version {
 	return &store.Version{Number: d.Number, Since: d.Since, Rule: d.Rule, Policy: d.Policy, Limit: d.Limit}
-}
-
-// Versions returns all versions of a definition, the present one last.
-func Versions(d *store.Definition) []Version {
-	out := make([]Version, 0, len(d.Past)+1)
-	for _, v := range d.Past {
-		out = append(out, NewVersion(v, &d.Limit))
-	}
-	return append(out, NewVersion(Present(d), &d.Limit))
 }
 
 // Known returns the version of a definition with a number that began at a time, or nil if
