@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -422,6 +424,38 @@ func TestOverrideOnFullDisk(t *testing.T) {
 	last := fmt.Sprintf("%0400d", raised-1)
 	if o, err := l.Overrides(ctx, "slow", last, "", 2); err != nil || len(o) != 1 || o[0].Burst != 9000 {
 		t.Errorf("the last override after the disk had space again: %+v, %v", o, err)
+	}
+}
+
+// TestStatus reads the view of the rows in tokens, of which one is of an older version.
+func TestStatus(t *testing.T) {
+	s := open(t, fresh(t), Config{})
+	l, err := dipwell.New(s, slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, limit := range []store.Limit{slow, {Name: slow.Name, Rate: slow.Rate, Period: time.Minute, Burst: 20, MaxCharge: 1}} {
+		if _, err = l.Define(ctx, limit, store.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := l.Take(ctx, "slow", fmt.Sprint("key ", i), 3); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	if err = s.writer.flush(); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	err = s.disk.each(ctx, func(rows *sql.Rows) error {
+		var limit, key string
+		var used, burst float64
+		err := rows.Scan(&limit, &key, &used, &burst)
+		got = append(got, fmt.Sprint(limit, " ", key, " ", math.Round(used), " ", burst))
+		return err
+	}, `select "limit", key, used_tokens, burst from status order by key`)
+	want := []string{fmt.Sprint("slow key 0 3 ", slow.Burst), "slow key 1 3 20"}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v; want %q", got, err, want)
 	}
 }
 

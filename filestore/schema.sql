@@ -10,7 +10,7 @@ create table limits (
 create view versions as
 select id as limit_id, definition ->> '$.present.number' as number, definition ->> '$.present.unit' as unit, definition ->> '$.present.burst' as burst from limits
 union all
-select id, past.value ->> 'number', past.value ->> 'unit', past.value ->> 'burst' from limits, json_each(definition, '$.past') past;
+select l.id, past.value ->> 'number', past.value ->> 'unit', past.value ->> 'burst' from limits l, json_each(l.definition, '$.past') past;
 
 -- A missing row is a full bucket. The shared bucket's key is empty.
 create table buckets (
