@@ -9,10 +9,13 @@ begin
     return case when shards > 1 then array(select row_keys.key || chr(1) || lpad(i::text, 2, '0') from generate_series(0, shards - 1) i) else array[row_keys.key] end;
 end $$;
 
-create function dipwell_internal.two_rows(shards bigint, key text) returns text[] language sql volatile as $$
-    select array[two_rows.key || chr(1) || lpad(i.a::text, 2, '0'), two_rows.key || chr(1) || lpad(((i.a + i.b) % shards)::text, 2, '0')]
-    from (select trunc(random() * shards)::int as a, 1 + trunc(random() * (shards - 1))::int as b) i
-$$;
+create function dipwell_internal.two_rows(shards bigint, key text) returns text[] language plpgsql volatile as $$
+declare
+    a bigint := trunc(random() * shards);
+    b bigint := (a + 1 + trunc(random() * (shards - 1))::bigint) % shards;
+begin
+    return array[two_rows.key || chr(1) || lpad(a::text, 2, '0'), two_rows.key || chr(1) || lpad(b::text, 2, '0')];
+end $$;
 
 -- The key of a row; null if the row is of a version with other shards.
 create function dipwell_internal.key_of(shards bigint, row_key text) returns text language sql immutable set search_path = pg_catalog, pg_temp as $$

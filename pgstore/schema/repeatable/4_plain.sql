@@ -17,6 +17,7 @@ declare
     x record; -- the row
     d dipwell.decision;
     of_row text; -- key of it, if the limit has shards
+    rows_ text[];
 begin
     select l.id, l.version as number, l.unit, l.every, l.add, l.cap, l.grid, l.ticks,
             (l.plain or l.spread or (l.every = 0 and l.cap <= l.add or l.algorithm = 'leaky_bucket' and take.floor is null) and l.block_us is null) and l.parent is null and l.parts is null
@@ -31,16 +32,37 @@ begin
     end if;
     if r.plain and cost >= 1 and coalesce(floor, 0) >= 0 and cost <= r.cap / r.unit - coalesce(floor, 0) and (key is null) = r.shared and key is distinct from '' then
         if r.by_key then
-            if r.shards > 1 then -- the better one of two rows that nobody has locked
-                select q.key into of_row from unnest(dipwell_internal.two_rows(r.shards, coalesce(take.key, ''))) q (key)
-                    cross join lateral (select dipwell_internal.plain_used(y.used, y.ts, n, r.every, r.add, r.grid, r.ticks) as used
-                        from dipwell.buckets y where y.limit_id = r.id and y.key = q.key and y.version = r.number limit 1) b order by b.used limit 1;
-                perform from dipwell.buckets b where b.limit_id = r.id and b.key = of_row and b.version = r.number and (b.due <= n) is not true
-                    and dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) <= r.cap - take.cost * r.unit for no key update skip locked;
-                if not found then
+            if r.shards > 1 then
+                begin
+                    rows_ := dipwell_internal.two_rows(r.shards, coalesce(key, ''));
+                    of_row := rows_[1]; -- waited for if others have locked all rows that have enough
+                    for round in 1..2 loop -- the fullest of two rows that nobody has locked, or else of all rows; one that is missing is full
+                        select b.key into x from (
+                                select q.key, b.used from unnest((select rows_)) q (key) left join lateral (
+                                    select case when y.version = r.number then dipwell_internal.plain_used(y.used, y.ts, n, r.every, r.add, r.grid, r.ticks) end as used
+                                    from dipwell.buckets y where y.limit_id = r.id and y.key = q.key limit 1) b on true
+                                where (b.used <= r.cap - take.cost * r.unit) is not false order by b.used nulls first offset 0) q
+                            left join lateral (select y.key from dipwell.buckets y where y.limit_id = r.id and y.key = q.key limit 1 for no key update skip locked) b on true
+                            where b.key is not null or q.used is null limit 1;
+                        if found then
+                            of_row := x.key;
+                            exit;
+                        end if;
+                        rows_ := dipwell_internal.row_keys(r.shards, coalesce(key, ''));
+                    end loop;
+                    update dipwell.buckets b
+                        set used = dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) + take.cost * r.unit, ts = greatest(n, b.ts)
+                        where b.limit_id = r.id and b.key = of_row and b.version = r.number and (b.due <= n) is not true
+                            and dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) <= r.cap - take.cost * r.unit
+                        returning true, (r.cap - b.used) / r.unit, null::interval, dipwell_internal.plain_wait(b.used, b.ts, n, r.every, r.add, r.grid),
+                            take.cost, interval '0', false, null::uuid into d;
+                    if found then
+                        return d;
+                    end if;
+                    raise exception using errcode = 'triggered_action_exception'; -- releases the lock of a row that has not enough
+                exception when triggered_action_exception then
                     return dipwell_internal.ask(0, limit_name, key, cost, plan, floor);
-                end if;
-                key := of_row;
+                end;
             elsif r.every = 0 then -- windows by a calendar: the present one
                 select w.since, w.till, w.since, w.till - w.since into r.since, r.till, r.grid, r.every from dipwell_internal.window_at(r.id, r.number, take.limit_name, coalesce(take.key, ''), n) w;
             else -- windows without a start
