@@ -144,11 +144,12 @@ declare
     ids   int[] := '{}'; -- the topmost first
     paths text[] := '{}';
     grids bigint[] := '{}';
-    x     record;
+    parts bigint; -- of the key of the topmost
     d     dipwell.decision;
 begin
     while above is not null loop
-        select l.id, l.parent, dipwell_internal.key_parts(l) as parts, g.grid into x from dipwell.limits l
+        select l.id || ids, path || paths, g.grid || grids, l.parent, dipwell_internal.parent_key(path), dipwell_internal.key_parts(l) into ids, paths, grids, above, path, parts
+            from dipwell.limits l
             cross join lateral (select l.grid + case when l.spread then dipwell_internal.key_offset(l.name, path, l.every) else 0 end as grid offset 0) g
             cross join lateral (select y.used, y.ts from dipwell.buckets y where y.limit_id = l.id and y.key = path and y.version = l.version and (y.due <= n) is not true limit 1) b
             where l.name = above and (l.plain or l.spread) and l.mode = 'enforce' and take_path.cost between 1 and l.cap / l.unit and l.id < all (ids)
@@ -156,13 +157,8 @@ begin
         if not found then
             return null;
         end if;
-        ids := x.id || ids;
-        paths := path || paths;
-        grids := x.grid || grids;
-        above := x.parent;
-        path := dipwell_internal.parent_key(path);
     end loop;
-    if '' = any (string_to_array(of_key, '/')) or cardinality(string_to_array(of_key, '/')) <> x.parts + cardinality(ids) - 1 then
+    if '' = any (string_to_array(of_key, '/')) or cardinality(string_to_array(of_key, '/')) <> parts + cardinality(ids) - 1 then
         return null;
     end if;
     select true, t.remaining, null::interval, t.reset, take_path.cost, interval '0', false, null::uuid into d
@@ -249,7 +245,7 @@ declare
     k   int := cardinality(limit_names);
     c   dipwell_internal.call;
     n   int;
-    rid uuid := gen_random_uuid();
+    rid uuid;
     now bigint := dipwell_internal.now_us();
     r   record;
 begin
@@ -275,6 +271,7 @@ begin
     c := dipwell_internal.call_of(0, limit_names, keys, coalesce(costs, array_fill(1::bigint, array[k])), plans, floors);
     c := dipwell_internal.choose_rows(c, 0);
     n := cardinality(c.ids);
+    rid := gen_random_uuid();
     return query
         with a as materialized (
             select * from dipwell_internal.decide(c.ids, c.keys, array_fill(0, array[n]), c.costs, array_fill(null::bigint, array[n]), rid, plans => c.plans, floors => c.floors) with ordinality
