@@ -201,7 +201,7 @@ begin
 end $$;
 comment on function dipwell.drop_plan is 'Removes a plan. The calls of keys that have it by an override are then decided by the limit itself.';
 
-create function dipwell_internal.time_of(us bigint) returns timestamptz language sql immutable as
+create function dipwell_internal.time_of(us bigint) returns timestamptz language sql stable as
 $$ select timestamptz 'epoch' + us / 1048576 * interval '1048576 microseconds' + us % 1048576 * interval '1 microsecond' $$;
 
 create function dipwell_internal.describe(o dipwell.key_overrides) returns text language sql stable as

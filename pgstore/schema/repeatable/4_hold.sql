@@ -39,68 +39,67 @@ $$ select case when x > interval '100000 years' then 9223372036854775807 when x 
 -- A UUID of the time and 74 random bits (version 7). The time comes first, so that holds made
 -- one after the other are neighbours in the index. Random ids would each change a page of
 -- their own, which is written in full after each checkpoint.
-create function dipwell_internal.new_hold_id() returns text language sql volatile as $$
-    select left(t, 8) || '-' || right(t, 4) || '-7' || right(gen_random_uuid()::text, 21) from lpad(to_hex(dipwell_internal.now_us() / 1000), 12, '0') t
-$$;
+create function dipwell_internal.new_hold_id() returns text language plpgsql volatile as $$
+declare
+    t text := lpad(to_hex(dipwell_internal.now_us() / 1000), 12, '0');
+begin
+    return left(t, 8) || '-' || right(t, 4) || '-7' || right(gen_random_uuid()::text, 21);
+end $$;
 
 -- Makes a hold of one key, if nothing but numbers decides and the row has no reservations.
 -- Otherwise null. Few expressions, as in take: each is prepared again in each transaction.
+-- free_of is a number, because a condition that the planner can drop for concurrency limits
+-- makes it plan each of their calls anew.
 create function dipwell_internal.hold_one(limit_name text, key text, cost bigint, ttl bigint, hold text, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
 declare
-    of_key text := coalesce(key, '');
-    n bigint;
     r record;
     x record;
 begin
-    for round in 1..2 loop
-        n := coalesce(at, dipwell_internal.now_us());
-        select l.id, l.version, l.unit, l.every, l.add, l.cap, l.ticks, l.grid + case when l.spread then dipwell_internal.key_offset(l.name, of_key, l.every) else 0 end as grid,
-                l.plain or l.spread as plain, coalesce(l.on_expire = 'keep', false) as keep, n + dipwell_internal.hold_due(hold_one.ttl, hold_one.ttl, coalesce(l.on_expire = 'keep', false)) as due into r
-            from dipwell.limits l
-            where l.name = limit_name and l.shared = (hold_one.key is null) and (l.plain or l.spread or l.algorithm = 'concurrency') and l.parent is null and l.parts is null and l.mode = 'enforce' and hold_one.cost between 1 and l.cap / l.unit
-                and hold_one.ttl <= coalesce(nullif(l.ttl_us, 0), 86400000000);
-        if not found then
-            return null;
-        end if;
-        update dipwell.buckets b
-            set used = dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) + hold_one.cost * r.unit, ts = greatest(n, b.ts),
-                lows = case when not r.plain then null when b.lows is null then array[(random() * 281474976710655)::bigint, 2, 1, 0, 1]
-                    else dipwell_internal.lows_hold(b.lows, least(b.low, dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks)),
-                        dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) + hold_one.cost * r.unit) end,
-                low = case when r.plain then dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) + hold_one.cost * r.unit end,
-                due = least(b.due, r.due)
-            where b.limit_id = r.id and b.key = of_key and b.version = r.version
-                and dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) <= r.cap - hold_one.cost * r.unit and (b.due <= n) is not true
-                and case when not r.plain then b.used < 10000 -- each live record has at least a token
-                    when b.lows is null then (select true from dipwell.hold_parts o where o.limit_id = r.id and o.key = of_key and o.live limit 1) is null
-                        and (select true from dipwell.hold_parts o where o.limit_id = r.id and o.key = of_key and o.free and not o.settled limit 1) is null
-                    else b.lows[4] = 0 and b.lows[3] < 10000 end
-            returning b.used, b.ts, b.lows[1] as mark, b.lows[2] - 1 as number, coalesce(hold_one.at, dipwell_internal.now_us()) as at into x; -- it may have waited longer than ttl
-        exit when found or round = 2;
+    select l.id, l.version, l.unit, l.every, l.add, l.cap, l.ticks, k.key, c.n, l.grid + case when l.spread then dipwell_internal.key_offset(l.name, k.key, l.every) else 0 end as grid,
+            l.plain or l.spread as plain, case when l.plain or l.spread then l.id else 0 end as free_of, coalesce(l.on_expire = 'keep', false) as keep, c.n + dipwell_internal.hold_due(hold_one.ttl, hold_one.ttl, coalesce(l.on_expire = 'keep', false)) as due into r
+        from dipwell.limits l cross join (select coalesce(hold_one.key, '') as key) k cross join (select coalesce(hold_one.at, dipwell_internal.now_us()) as n offset 0) c
+        where l.name = limit_name and l.shared = (hold_one.key is null) and (l.plain or l.spread or l.algorithm = 'concurrency') and l.parent is null and l.parts is null and l.mode = 'enforce' and hold_one.cost between 1 and l.cap / l.unit
+            and hold_one.ttl <= coalesce(nullif(l.ttl_us, 0), 86400000000);
+    if not found then
+        return null;
+    end if;
+    update dipwell.buckets b
+        set used = dipwell_internal.plain_used(b.used, b.ts, r.n, r.every, r.add, r.grid, r.ticks) + hold_one.cost * r.unit, ts = greatest(r.n, b.ts),
+            lows = case when not r.plain then null when b.lows is null then array[(random() * 281474976710655)::bigint, 2, 1, 0, 1]
+                else dipwell_internal.lows_hold(b.lows, least(b.low, dipwell_internal.plain_used(b.used, b.ts, r.n, r.every, r.add, r.grid, r.ticks)),
+                    dipwell_internal.plain_used(b.used, b.ts, r.n, r.every, r.add, r.grid, r.ticks) + hold_one.cost * r.unit) end,
+            low = case when r.plain then dipwell_internal.plain_used(b.used, b.ts, r.n, r.every, r.add, r.grid, r.ticks) + hold_one.cost * r.unit end,
+            due = least(b.due, r.due)
+        where b.limit_id = r.id and b.key = r.key and b.version = r.version
+            and dipwell_internal.plain_used(b.used, b.ts, r.n, r.every, r.add, r.grid, r.ticks) <= r.cap - hold_one.cost * r.unit and (b.due <= r.n) is not true
+            and case when not r.plain then b.used < 10000 -- each live record has at least a token
+                when b.lows is null then b.due is null else b.lows[4] = 0 and b.lows[3] < 10000 end
+            and (b.lows is not null or (select true from dipwell.hold_parts o where o.limit_id = r.free_of and o.key = r.key and o.free and not o.settled limit 1) is null)
+        returning b.used, b.ts, b.lows[1] as mark, b.lows[2] - 1 as number, coalesce(hold_one.at, dipwell_internal.now_us()) as at into x; -- it may have waited longer than ttl
+    if not found then
         insert into dipwell.buckets (used, ts, limit_id, version, key) -- a full one, if there is none
-            select 0, 0, r.id, r.version, of_key
-            where octet_length(of_key) <= 512 and not exists (select from dipwell.key_overrides o where o.limit_id = r.id and o.key = of_key)
+            select 0, 0, r.id, r.version, r.key
+            where octet_length(r.key) <= 512 and not exists (select from dipwell.key_overrides o where o.limit_id = r.id and o.key = r.key)
+                and not exists (select from dipwell.hold_parts o where o.limit_id = r.id and o.key = r.key and o.live)
             on conflict do nothing;
-        if not found then
-            return null;
+        if found then
+            return dipwell_internal.hold_one(limit_name, key, cost, ttl, hold, at);
         end if;
-    end loop;
-    if x.used is null then
         return null;
     end if;
     insert into dipwell.hold_parts (expires, due, till, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key)
-        values (x.at + hold_one.ttl, x.at + r.due - n, x.at + r.due - n, hold_one.ttl, hold_one.cost * r.unit, r.unit, hold_one.cost, coalesce(x.number, 0), coalesce(x.mark, 0), r.id, 1, 1, 1, true, false, r.keep, false, false, hold_one.hold, of_key)
+        values (x.at + hold_one.ttl, x.at + r.due - r.n, x.at + r.due - r.n, hold_one.ttl, hold_one.cost * r.unit, r.unit, hold_one.cost, coalesce(x.number, 0), coalesce(x.mark, 0), r.id, 1, 1, 1, true, false, r.keep, false, false, hold_one.hold, r.key)
         on conflict do nothing;
     if found then
         return (true, false, false, cost, greatest(r.cap - x.used, 0) / r.unit, 0::bigint,
-            case when r.plain then greatest(dipwell_internal.plain_reset(x.used, x.ts, x.at, r.every, r.add, r.grid), 0) else dipwell_internal.hold_reset(r.id, of_key, x.at) end,
-            x.used, x.ts, r.version, false, r.id, of_key, 1, cost, x.at + ttl, false, null::text, null::text, null::jsonb);
+            case when r.plain then greatest(dipwell_internal.plain_reset(x.used, x.ts, x.at, r.every, r.add, r.grid), 0) when x.used = cost then ttl else dipwell_internal.hold_reset(r.id, r.key, x.at) end,
+            x.used, x.ts, r.version, false, r.id, r.key, 1, cost, x.at + ttl, false, null::text, null::text, null::jsonb);
     end if;
     -- The id is in use: what was charged is given back while the row is still locked.
     update dipwell.buckets b set used = b.used - (cost * r.unit),
             due = case when b.lows[3] > 1 or b.lows is null then b.due end,
             (lows, low) = (select y.list[2:cardinality(y.list) - 1], y.list[cardinality(y.list)] from dipwell_internal.lows_settle(b.lows, b.low, b.lows[2] - 1, cost * r.unit) y (list) where b.lows[3] > 1)
-        where b.limit_id = r.id and b.key = of_key;
+        where b.limit_id = r.id and b.key = r.key;
     return null;
 end $$;
 
@@ -221,42 +220,36 @@ end $$;
 -- as a lookup by id.
 create function dipwell_internal.settle_one(hold text, cost bigint, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
 declare
-    n    bigint;
-    x    record;
-    list bigint[];
+    x record;
 begin
-    select p.*, l.*, b.* into x
+    select p.*, c.n, l.unit, l.every, l.add, l.cap, l.version, l.grid, a.used - coalesce(s.list[1], 0) as used, case when p.number = 0 then b.ts else greatest(c.n, b.ts) end as ts,
+            case when b.lows[3] > 1 then s.list[2:] end as list into x
         from (select y.limit_id, y.key, y.number, y.mark, y.units, y.unit, y.expires, y.takes, coalesce(settle_one.cost, y.tokens) as cost, dipwell_internal.hold_stays(y.ttl) as stays
             from dipwell.hold_parts y where y.id = hold and y.part = 1 and y.parts = 1 and y.takes = 1 and y.plan is null and coalesce(y.live, false)
                 and (settle_one.cost is null or settle_one.cost between 0 and y.tokens or y.number = 0 and settle_one.cost > 0) limit 1) p
-        cross join lateral (select y.every, y.add, y.cap, y.ticks, y.version, y.grid + case when y.spread then dipwell_internal.key_offset(y.name, p.key, y.every) else 0 end as grid
+        cross join lateral (select y.unit, y.every, y.add, y.cap, y.ticks, y.version, y.grid + case when y.spread then dipwell_internal.key_offset(y.name, p.key, y.every) else 0 end as grid
             from dipwell.limits y where y.id = p.limit_id and y.unit = p.unit and (p.number = 0 or y.plain or y.spread) limit 1) l
         cross join lateral (select y.used, y.ts, y.lows, y.low, y.due from dipwell.buckets y
-            where y.limit_id = p.limit_id and y.key = p.key and y.version = l.version and (p.number = 0 or y.lows[1] = p.mark and y.lows[4] = 0) limit 1 for no key update) b;
-    n := coalesce(at, dipwell_internal.now_us());
-    if x.expires > n and (x.due <= n) is not true then
-        if x.number = 0 then
-            x.used := greatest(x.used - x.units, 0);
-        else
-            x.used := dipwell_internal.plain_used(x.used, x.ts, n, x.every, x.add, x.grid, x.ticks);
-            x.ts := greatest(n, x.ts);
-            list := dipwell_internal.lows_settle(x.lows, least(x.low, x.used), x.number, x.units - x.cost * x.unit);
-            x.used := x.used - list[1];
-            list := case when x.lows[3] > 1 then list[2:] end;
-        end if;
-        update dipwell.hold_parts y set live = false, settled = true, cost = x.cost, due = n + x.stays
-            where y.id = hold and y.part = 1 and coalesce(y.live, false) and y.expires = x.expires;
-        if found then
-            update dipwell.buckets y set used = x.used, ts = x.ts, lows = list[:cardinality(list) - 1], low = list[cardinality(list)],
-                    due = case when list is not null or x.number = 0 and x.used > 0 then y.due end
-                where y.limit_id = x.limit_id and y.key = x.key;
-            return (true, false, false, x.cost, greatest(x.cap - x.used, 0) / x.unit, 0::bigint,
-                case when x.used = 0 then 0 when x.number = 0 then coalesce(dipwell_internal.hold_reset(x.limit_id, x.key, n), 0)
-                    else dipwell_internal.plain_reset(x.used, x.ts, n, x.every, x.add, x.grid) end,
-                x.used, x.ts, x.version, false, x.limit_id, x.key, x.takes, x.cost, x.expires, false, null::text, null::text, null::jsonb);
-        end if;
+            where y.limit_id = p.limit_id and y.key = p.key and y.version = l.version and (p.number = 0 or y.lows[1] = p.mark and y.lows[4] = 0) limit 1 for no key update) b
+        cross join lateral (select coalesce(settle_one.at, dipwell_internal.now_us()) as n where b.used >= 0 offset 0) c -- after the row is locked
+        cross join lateral (select case when p.number = 0 then greatest(b.used - p.units, 0) else dipwell_internal.plain_used(b.used, b.ts, c.n, l.every, l.add, l.grid, l.ticks) end as used offset 0) a
+        cross join lateral (select case when p.number > 0 then dipwell_internal.lows_settle(b.lows, least(b.low, a.used), p.number, p.units - p.cost * p.unit) end as list offset 0) s
+        where p.expires > c.n and (b.due <= c.n) is not true;
+    if not found then
+        return null;
     end if;
-    return null;
+    update dipwell.hold_parts y set live = false, settled = true, cost = x.cost, due = x.n + x.stays
+        where y.id = hold and y.part = 1 and coalesce(y.live, false) and y.expires = x.expires;
+    if not found then
+        return null;
+    end if;
+    update dipwell.buckets y set used = x.used, ts = x.ts, lows = x.list[:cardinality(x.list) - 1], low = x.list[cardinality(x.list)],
+            due = case when x.list is not null or x.number = 0 and x.used > 0 then y.due end
+        where y.limit_id = x.limit_id and y.key = x.key;
+    return (true, false, false, x.cost, greatest(x.cap - x.used, 0) / x.unit, 0::bigint,
+        case when x.used = 0 then 0 when x.number = 0 then coalesce(dipwell_internal.hold_reset(x.limit_id, x.key, x.n), 0)
+            else dipwell_internal.plain_reset(x.used, x.ts, x.n, x.every, x.add, x.grid) end,
+        x.used, x.ts, x.version, false, x.limit_id, x.key, x.takes, x.cost, x.expires, false, null::text, null::text, null::jsonb);
 end $$;
 
 create function dipwell.settle(hold text, cost bigint default null) returns dipwell.settled
