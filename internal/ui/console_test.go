@@ -424,6 +424,24 @@ func TestLost(t *testing.T) {
 	v.shows("All 7 limits are healthy")
 }
 
+// A page in a tab behind others asks nothing. Shown, it asks at once.
+func TestHidden(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{}, "#/limits")
+	v.shows("signup")
+	hide := func(hidden bool) {
+		look(v, chromedp.Evaluate[bool](fmt.Sprintf(`Object.defineProperty(document, "hidden", {value: %t, configurable: true}); document.dispatchEvent(new Event("visibilitychange"))`, hidden)))
+	}
+	hide(true)
+	look(v, chromedp.Evaluate[string](`location.hash = "#/limit?name=signup"`))
+	v.shows("Versions")
+	asked := `performance.getEntriesByType("resource").some((e) => e.name.includes("/v1/audit?limit=signup"))`
+	if look(v, chromedp.Evaluate[bool](asked)) {
+		t.Error("a hidden page asked")
+	}
+	hide(false)
+	v.wait(asked)
+}
+
 // Somebody else may change what a form is about before it is sent.
 func TestFaster(t *testing.T) {
 	v := open(t, stores["memory"](t), server.Config{}, "#/customer?key=k&limit=signup")

@@ -48,6 +48,7 @@ let asleep;
 export function again() { asleep?.(); }
 
 async function watch() {
+  document.addEventListener("visibilitychange", again); // a hidden page asks nothing
   for (let turn = 1; ; turn++) {
     if (!document.hidden) {
       const was = shared.store, store = await call("GET", "/readyz").then(() => ({ok: true}), (err) => (err.status ? {ok: false, why: err.reason, since: was.since ?? now()} : was));
@@ -87,6 +88,7 @@ export function useAnswer(load, deps, every) {
       }
     };
     set((s) => ({...s, reload: () => run()}));
+    document.addEventListener("visibilitychange", () => wake?.(), {signal});
     loop();
     return () => {
       leave.abort();
