@@ -248,7 +248,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 }
 
 func (l *limits) newEntry(d *store.Definition) *entry {
-	e := &entry{def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name), until: "",
+	e := &entry{def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.start(l.s.names.base, d.Name), until: "",
 		even: d.Even() && d.Mode <= store.Shadow}
 	for _, p := range d.Plans.All() {
 		if plan := d.WithPlan(p.Name); plan != nil {

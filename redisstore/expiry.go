@@ -49,10 +49,10 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 			}
 			names := []string{b.name}
 			if b.recorded {
-				names = append(names, s.names.recordsOf(d.Name, b.Key))
+				names = append(names, s.names.of(s.names.records, d.Name, b.Key))
 			}
 			if b.Override != nil { // without its override the row would be full
-				names = append(names, s.names.overrideOf(d.Name, b.Key))
+				names = append(names, s.names.of(s.names.overrides, d.Name, b.Key))
 			}
 			for _, name := range names {
 				calls = append(calls, newCall(ctx, s.scripts.lengthen, false, s.withClock([]any{nil, nil, 1, name, full})))
@@ -107,7 +107,7 @@ func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 func (s *Store) sweepRecords(ctx context.Context, limit string, limits *store.Registry, more func(gone bool) bool) error {
 	begin, going, all := s.names.records, true, limit == ""
 	if !all {
-		begin = s.names.recordsPrefix(limit)
+		begin = s.names.start(s.names.records, limit)
 	}
 	err := s.scanNames(ctx, s.names.pattern(begin, limit, ""), func(names []string) error {
 		for _, name := range names {
@@ -148,7 +148,7 @@ type bucket struct {
 // scan calls do for the buckets of a limit whose keys start with prefix, some
 // at a time, from every master. A bucket may come twice.
 func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket) error) error {
-	begin := s.names.bucketPrefix(limit)
+	begin := s.names.start(s.names.base, limit)
 	return s.scanNames(ctx, s.names.pattern(begin, limit, prefix), func(names []string) error {
 		rows, err := s.readRows(ctx, limit, names)
 		if err != nil || len(rows) == 0 {
@@ -227,14 +227,14 @@ func (s *Store) readRows(ctx context.Context, limit string, names []string) ([]b
 	var overridden []int
 	var overrides []string
 	for i, name := range names {
-		rest, ok := strings.CutPrefix(name, s.names.bucketPrefix(limit))
+		rest, ok := strings.CutPrefix(name, s.names.start(s.names.base, limit))
 		key, ok2 := s.names.keyOf(limit, rest)
 		row, ok3 := parseRow(texts[i])
 		if !ok || !ok2 || !ok3 || texts[i] == "" {
 			continue
 		}
 		if terms.IsOverride(row.Version) {
-			overridden, overrides = append(overridden, len(rows)), append(overrides, s.names.overrideOf(limit, key))
+			overridden, overrides = append(overridden, len(rows)), append(overrides, s.names.of(s.names.overrides, limit, key))
 		}
 		rows = append(rows, bucket{store.KeyState{Key: key, State: row.State}, name, row.recorded})
 	}

@@ -50,7 +50,7 @@ func (t *table) openHold(g *store.Group) (restore func(), err error) {
 			}
 			t.s.holds.setSlot(id, at)
 		} else if !tagged {
-			if at, tagged = t.s.holds.slot(id); !tagged {
+			if at, tagged = t.s.holds.slots.Get(id); !tagged || at == severalSlots {
 				return nil, store.ErrUnknownHold
 			}
 		}

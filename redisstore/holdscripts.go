@@ -21,9 +21,9 @@ const maxHolds = 8192
 
 // knownHolds remembers holds that this program has made, by their ids.
 type knownHolds struct {
-	mu    sync.Mutex
-	slots bounded.Map[string, uint16]     // in a cluster, also of those that it is about to make; severalSlots if holds in several have the id
-	live  bounded.Map[string, store.Hold] // those that it can settle without reading them first; another program may have changed them
+	setting sync.Mutex                      // of setSlot
+	slots   bounded.Map[string, uint16]     // in a cluster, also of those that it is about to make; severalSlots if holds in several have the id
+	live    bounded.Map[string, store.Hold] // those that it can settle without reading them first; another program may have changed them
 }
 
 // severalSlots is not a slot.
@@ -31,38 +31,12 @@ const severalSlots = slots
 
 // setSlot records the slot of a hold that this program is about to make.
 func (k *knownHolds) setSlot(id string, at uint16) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.setting.Lock()
+	defer k.setting.Unlock()
 	if was, known := k.slots.Get(id); known && was != at {
 		at = severalSlots
 	}
 	k.slots.Put(id, at)
-}
-
-// slot returns the slot of a hold that this program may have made.
-func (k *knownHolds) slot(id string) (at uint16, ok bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	at, ok = k.slots.Get(id)
-	return at, ok && at != severalSlots
-}
-
-func (k *knownHolds) put(id string, h store.Hold) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.live.Put(id, h)
-}
-
-func (k *knownHolds) get(id string) (h store.Hold, ok bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.live.Get(id)
-}
-
-func (k *knownHolds) remove(id string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.live.Remove(id)
 }
 
 // quick reports whether hold.lua and settle.lua can compute with the rule of a
@@ -115,7 +89,7 @@ func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (d
 	}
 	hold.Expires, hold.Forget = now+hold.Expires, now+hold.Forget
 	g.Hold.Expires = hold.Expires
-	s.holds.put(g.Hold.ID, hold)
+	s.holds.live.Put(g.Hold.ID, hold)
 	s.held.Store(true)
 	return true, nil
 }
@@ -128,10 +102,10 @@ func (t *table) holdArgs(g *store.Group, known []*entry, hold store.Hold) []any 
 		args = append(args, known[i].row(g.Ops[i].Key))
 	}
 	for i := range g.Ops {
-		args = append(args, s.names.recordsOf(known[i].def.Name, g.Ops[i].Key))
+		args = append(args, s.names.of(s.names.records, known[i].def.Name, g.Ops[i].Key))
 	}
 	for i := range g.Ops {
-		args = append(args, s.names.freeSet(known[i].def.Name, g.Ops[i].Key))
+		args = append(args, s.names.of(s.names.free, known[i].def.Name, g.Ops[i].Key))
 	}
 	args[2] = 3*n + 1
 	numbers := newPacked(27 + 63*n)
@@ -156,7 +130,7 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 		return false, err
 	}
 	defer restore()
-	if h, known := s.holds.get(g.Hold.ID); known {
+	if h, known := s.holds.live.Get(g.Hold.ID); known {
 		if done, err = t.settle(ctx, g, h); done || err != nil {
 			return done, err
 		}
@@ -193,7 +167,7 @@ func (t *table) settle(ctx context.Context, g *store.Group, h store.Hold) (done 
 		args, records[i] = append(args, e.row(p.Key)), record
 	}
 	for i := range h.Parts {
-		args = append(args, s.names.recordsOf(h.Parts[i].Limit, h.Parts[i].Key))
+		args = append(args, s.names.of(s.names.records, h.Parts[i].Limit, h.Parts[i].Key))
 	}
 	args[2] = 2*n + 1
 	h.Settled, h.Costs = true, g.Hold.Costs
@@ -202,7 +176,7 @@ func (t *table) settle(ctx context.Context, g *store.Group, h store.Hold) (done 
 	if err != nil || c.str() == "" {
 		return false, err
 	}
-	s.holds.remove(g.Hold.ID)
+	s.holds.live.Remove(g.Hold.ID)
 	g.Ops, g.Hold.Expires = ops, h.Expires
 	_, err = scriptAnswer(g, c.str())
 	return err == nil, err

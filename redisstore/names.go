@@ -54,36 +54,13 @@ var escapes = strings.NewReplacer("%", "%25", ":", "%3A", "{", "%7B", "}", "%7D"
 
 var unescapes = strings.NewReplacer("%25", "%", "%3A", ":", "%7B", "{", "%7D", "}")
 
-// bucketPrefix returns the start of the names of a limit's buckets.
-func (n *names) bucketPrefix(limit string) string { return n.base + escapes.Replace(limit) + ":" }
+// start returns the start of the names of one kind, such as n.records, for a limit.
+func (n *names) start(kind, limit string) string { return kind + escapes.Replace(limit) + ":" }
 
-// recordsPrefix returns the start of the names of the records of a limit's buckets.
-func (n *names) recordsPrefix(limit string) string { return n.records + escapes.Replace(limit) + ":" }
+// of returns the name of one kind for a key of a limit.
+func (n *names) of(kind, limit, key string) string { return n.key(n.start(kind, limit), limit, key) }
 
-func (n *names) recordsOf(limit, key string) string { return n.key(n.recordsPrefix(limit), limit, key) }
-
-// freeSet returns the name of the set of the holds that took nothing from a bucket.
-func (n *names) freeSet(limit, key string) string {
-	return n.key(n.free+escapes.Replace(limit)+":", limit, key)
-}
-
-// overridePrefix returns the start of the names of a limit's overrides.
-func (n *names) overridePrefix(limit string) string {
-	return n.overrides + escapes.Replace(limit) + ":"
-}
-
-func (n *names) overrideOf(limit, key string) string {
-	return n.key(n.overridePrefix(limit), limit, key)
-}
-
-// usagePrefix returns the start of the names of a limit's usage.
-func (n *names) usagePrefix(limit string) string { return n.usages + escapes.Replace(limit) + ":" }
-
-func (n *names) lockOf(limit, key string) string {
-	return n.key(n.locks+escapes.Replace(limit)+":", limit, key)
-}
-
-func (n *names) bucket(limit, key string) string { return n.key(n.bucketPrefix(limit), limit, key) }
+func (n *names) bucket(limit, key string) string { return n.of(n.base, limit, key) }
 
 // hold returns the name of a hold, in a slot of the cluster if tag is not empty.
 func (n *names) hold(tag, id string) string {

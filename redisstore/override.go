@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/internal/catalog"
@@ -16,16 +16,16 @@ import (
 // maxKnown bounds the overrides that a program remembers, in two generations.
 const maxKnown = 2048
 
-// knownOverrides remembers overrides that were read, with their compiled definitions.
+// knownOverrides remembers overrides that were read, with their compiled definitions, by limit
+// and key.
 type knownOverrides struct {
-	mu    sync.Mutex
-	byRow bounded.Map[[2]string, *knownOverride]
+	bounded.Map[[2]string, *knownOverride]
 }
 
 type knownOverride struct {
 	text     string
 	override *store.Override
-	entry    *entry // for its definition, if it was used
+	entry    atomic.Pointer[entry] // for its definition, if it was used
 }
 
 // forever is the end, for scripts, of an override that has none.
@@ -40,34 +40,31 @@ func (l *limits) overriding(e *entry, op *store.Op) *entry {
 	if !e.def.Overridden || op.Verb >= store.VerbCharge {
 		return nil
 	}
-	k := &l.s.overrides
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	known, _ := k.byRow.Get([2]string{e.def.Name, op.Key})
+	known, _ := l.s.overrides.Get([2]string{e.def.Name, op.Key})
 	base := e.def.Base()
 	if known == nil || known.override.Version != base.Number {
 		return nil
 	}
-	if d := base.WithOverride(known.override); known.entry == nil || known.entry.def != d || known.entry.parts != e.parts {
-		known.entry = l.newEntry(d)
-		known.entry.override, known.entry.until = known.override, forever
+	over, d := known.entry.Load(), base.WithOverride(known.override)
+	if over == nil || over.def != d || over.parts != e.parts {
+		over = l.newEntry(d)
+		over.override, over.until = known.override, forever
 		if until := known.override.Until; until != 0 {
-			known.entry.until = until
+			over.until = until
 		}
+		known.entry.Store(over)
 	}
-	return known.entry
+	return over
 }
 
 // decode is catalog.DecodeOverride for a key of a limit. The result is prepared.
 func (d *knownOverrides) decode(limit, key, text string) (*store.Override, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	row := [2]string{limit, key}
 	if text == "" {
-		d.byRow.Remove(row)
+		d.Remove(row)
 		return nil, nil
 	}
-	if known, _ := d.byRow.Get(row); known != nil && known.text == text {
+	if known, _ := d.Get(row); known != nil && known.text == text {
 		return known.override, nil
 	}
 	o, err := catalog.DecodeOverride(key, text)
@@ -75,7 +72,7 @@ func (d *knownOverrides) decode(limit, key, text string) (*store.Override, error
 		return nil, err
 	}
 	o.Prepare()
-	d.byRow.Put(row, &knownOverride{text: text, override: o})
+	d.Put(row, &knownOverride{text: text, override: o})
 	return o, nil
 }
 
@@ -181,7 +178,7 @@ func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, a
 // eachOverride calls do for each override of a limit whose key has a prefix, perhaps twice. It
 // scans the names of all keys.
 func (s *Store) eachOverride(ctx context.Context, limit, prefix string, do func(o *store.Override)) error {
-	begin := s.names.overridePrefix(limit)
+	begin := s.names.start(s.names.overrides, limit)
 	return s.scanNames(ctx, s.names.pattern(begin, limit, prefix), func(names []string) error {
 		texts, err := s.getAll(ctx, names)
 		for i, name := range names {
@@ -221,12 +218,12 @@ func (s *Store) forgetOverrides(ctx context.Context, limit string, last uint32) 
 		return err
 	}
 	n := &s.names
-	begin := n.overridePrefix(limit)
+	begin := n.start(n.overrides, limit)
 	return s.scanNames(ctx, n.pattern(begin, limit, ""), func(names []string) error {
 		calls := make([]call, len(names))
 		for i, name := range names {
 			end := strings.TrimPrefix(name, begin)
-			args := []any{nil, nil, 3, name, n.bucketPrefix(limit) + end, n.recordsPrefix(limit) + end, last}
+			args := []any{nil, nil, 3, name, n.start(n.base, limit) + end, n.start(n.records, limit) + end, last}
 			calls[i] = newCall(ctx, s.scripts.forget, false, s.withClock(args))
 		}
 		return cmp.Or(s.runMany(ctx, calls)...)

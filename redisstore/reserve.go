@@ -8,32 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
-
-// A reservationPart is a bucket from which a reservation took, as stored in the key of the
-// reservation.
-type reservationPart struct {
-	Limit   string `json:"limit"`
-	Key     string `json:"key,omitempty"`
-	Version uint32 `json:"version"`
-}
-
-// partsJSON returns the parts of a reservation as JSON.
-func partsJSON(g *store.Group) string {
-	var parts []reservationPart
-	for i := range g.Ops {
-		if op := &g.Ops[i]; op.Took() > 0 {
-			parts = append(parts, reservationPart{op.Def.Name, op.Key, op.Def.Number})
-		}
-	}
-	b, err := json.Marshal(parts)
-	if err != nil {
-		panic(err) // cannot happen with strings and numbers
-	}
-	return string(b)
-}
 
 // cancel gives back what is left of a reservation and deletes it, in one step.
 func (s *Store) cancel(ctx context.Context, g *store.Group) error {
@@ -45,7 +21,7 @@ func (s *Store) cancel(ctx context.Context, g *store.Group) error {
 	if err != nil {
 		return storeError(err, false)
 	}
-	var parts []reservationPart
+	var parts []store.Part
 	if err = json.Unmarshal([]byte(text), &parts); err != nil || len(parts) == 0 || len(parts) > store.MaxTakes {
 		return fmt.Errorf("%w: the key %s does not hold a reservation", store.ErrStore, name)
 	}
@@ -59,8 +35,6 @@ func (s *Store) cancel(ctx context.Context, g *store.Group) error {
 			return store.ErrReservation // the limit was dropped, and its buckets with it
 		case s.names.cluster && slot(e.row(p.Key)) != slot(s.names.bucket(first.Limit, first.Key)):
 			return store.ErrReservation // a limit has another parent, and its buckets have begun anew
-		case !terms.IsOverride(p.Version) && terms.VersionOf(p.Version) > e.def.Number:
-			return store.ErrStaleDefinition
 		}
 	}
 	if err = s.decideInGo(ctx, g, parts); err == nil && s.names.cluster {

@@ -132,7 +132,7 @@ func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error
 		return nil, err
 	}
 	s := &Store{db: db, turns: newTurns(), scripts: serverClockScripts, clock: c.Clock, names: newNames(c, clustered(db))}
-	s.holds.slots.Most, s.holds.live.Most, s.overrides.byRow.Most = maxHolds, maxHolds, maxKnown
+	s.holds.slots.Most, s.holds.live.Most, s.overrides.Most = maxHolds, maxHolds, maxKnown
 	if c.Clock != nil {
 		s.scripts = givenClockScripts
 	}

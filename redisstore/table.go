@@ -34,7 +34,7 @@ type table struct {
 	holds []*tableHold
 	tag   string            // in the names of holds, in a cluster
 	id    store.Reservation // the reservation to make or cancel
-	parts []reservationPart // of the reservation to cancel
+	parts []store.Part      // of the reservation to cancel
 
 	now     int64
 	digest  string
@@ -270,13 +270,13 @@ func (t *table) keys() []any {
 	args := make([]any, 3, 9+5*len(t.rows)+len(t.holds))
 	var kinds strings.Builder
 	for _, r := range t.rows {
-		args = append(args, n.lockOf(r.limit, r.key))
+		args = append(args, n.of(n.locks, r.limit, r.key))
 	}
 	for _, r := range t.rows {
 		args = append(args, n.bucket(r.limit, r.key))
 	}
 	for _, r := range t.rows {
-		args = append(args, n.overrideOf(r.limit, r.key), n.recordsOf(r.limit, r.key), n.freeSet(r.limit, r.key))
+		args = append(args, n.of(n.overrides, r.limit, r.key), n.of(n.records, r.limit, r.key), n.of(n.free, r.limit, r.key))
 	}
 	for _, h := range t.holds {
 		if n.cluster && t.tag == "" {
@@ -413,7 +413,7 @@ const (
 )
 
 // decideInGo decides a group by DecideIn.
-func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []reservationPart) error {
+func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []store.Part) error {
 	t, asked := s.newTable(), make([]*store.Definition, len(g.Ops))
 	t.parts, t.id = parts, g.ID
 	for i := range g.Ops {
@@ -460,8 +460,9 @@ func (t *table) register(ctx context.Context, g *store.Group) error {
 	if !g.Reserved {
 		return nil
 	}
-	if t.text = partsJSON(g); !t.s.names.cluster {
-		return nil
+	b, err := json.Marshal(t.made.Parts)
+	if t.text = string(b); err != nil || !t.s.names.cluster {
+		return err
 	}
 	expire := time.Duration(t.made.Due-t.now)*time.Microsecond + time.Minute
 	if t.s.clock != nil {

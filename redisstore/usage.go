@@ -68,7 +68,7 @@ func (s usage) count(ctx context.Context, lines []store.UsageLine) error {
 }
 
 func (s usage) hash(limit string, hour int64) string {
-	return s.names.usagePrefix(limit) + strconv.FormatInt(hour/usageHour, 10)
+	return s.names.start(s.names.usages, limit) + strconv.FormatInt(hour/usageHour, 10)
 }
 
 // Usage implements store.UsageKeeper.
@@ -104,7 +104,7 @@ func (s usage) Usage(ctx context.Context, d *store.Definition, key string, from,
 
 // forgetUsage deletes the usage of a dropped limit.
 func (s *Store) forgetUsage(ctx context.Context, limit string) error {
-	return s.scanNames(ctx, globs.Replace(s.names.usagePrefix(limit))+"*", func(names []string) error {
+	return s.scanNames(ctx, globs.Replace(s.names.start(s.names.usages, limit))+"*", func(names []string) error {
 		_, err := s.db.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for _, name := range names {
 				p.Del(ctx, name)

@@ -62,7 +62,9 @@ type Fallback struct {
 	guess  int64        // µs from clock to the wall clock; used until offset is known
 	offset atomic.Int64 // µs from clock to the inner store's clock, or slightly less; unknown before the first answer
 
-	open openTakes
+	// Calls that made a hold here and whose last takes were of limits that fail open, by the
+	// id of the hold. The local store does not know of these takes.
+	open bounded.Map[string, takesOf]
 
 	registry *store.Registry // limits of the inner store; nil if it has none
 	mu       sync.Mutex
@@ -81,7 +83,7 @@ func NewFallback(inner store.Store, c FallbackConfig) (*Fallback, error) {
 		c.MaxKeys = defaultKeys
 	}
 	s := &Fallback{inner: inner, clock: c.Clock}
-	s.open.calls = bounded.Map[string, takesOf]{Most: maxOpen / 2, Keep: s.isLiveHere}
+	s.open.Most, s.open.Keep = maxOpen/2, s.isLiveHere
 	if s.clock == nil {
 		start := time.Now()
 		s.clock = func() int64 { return time.Since(start).Microseconds() }

@@ -4,21 +4,12 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-	"sync"
 
-	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxOpen bounds the holds of openTakes. Ended ones are forgotten first.
+// maxOpen bounds the holds that Fallback.open remembers. Ended ones are forgotten first.
 const maxOpen = 1 << 16
-
-// openTakes has the holds that were made here by calls whose last takes were of limits
-// that fail open. The local store does not know of these takes.
-type openTakes struct {
-	mu    sync.Mutex
-	calls bounded.Map[string, takesOf] // by the id of the hold
-}
 
 // takesOf is how many takes a call had, and how many up to the last one that is held.
 type takesOf struct{ all, held int }
@@ -27,13 +18,9 @@ type takesOf struct{ all, held int }
 // local.
 func (s *Fallback) rememberOpen(g, local *store.Group) {
 	n := takesOf{countTakes(g.Ops), countTakes(local.Ops)}
-	if n.all == n.held {
-		return
+	if n.all != n.held {
+		s.open.Put(g.Hold.ID, n)
 	}
-	o := &s.open
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.calls.Put(g.Hold.ID, n)
 }
 
 // isLiveHere reports whether a hold that was made here is live.
@@ -53,11 +40,7 @@ func countTakes(ops []store.Op) int {
 // partHere returns a call that settles or extends a hold with the costs of those takes
 // that the local store knows of.
 func (s *Fallback) partHere(h store.HoldCall) (store.HoldCall, error) {
-	o := &s.open
-	o.mu.Lock()
-	n, ok := o.calls.Get(h.ID)
-	o.mu.Unlock()
-	switch {
+	switch n, ok := s.open.Get(h.ID); {
 	case !ok || h.Costs == nil || len(s.local.Hold(h.ID).Parts) == 0:
 	case len(h.Costs) != n.all:
 		return h, &store.FieldError{Field: "costs", Reason: fmt.Sprintf("there are %d, and the hold has %d", len(h.Costs), n.all)}

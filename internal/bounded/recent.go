@@ -1,16 +1,21 @@
 package bounded
 
+import "sync"
+
 // A Map is a map of bounded size. It has at most 2 × Most entries, in two generations.
 // When the younger one has Most entries, the older one is forgotten, except for entries
-// that Keep wants, up to half of Most. It is not safe for concurrent use.
+// that Keep wants, up to half of Most. It is safe for concurrent use.
 type Map[K comparable, V any] struct {
 	Most       int                   // entries in each of two generations
 	Keep       func(key K, v V) bool // reports whether an entry is still needed; nil: none is
+	mu         sync.Mutex
 	young, old map[K]V
 }
 
 // Put adds an entry, or replaces it.
 func (m *Map[K, V]) Put(key K, v V) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	delete(m.old, key)
 	if _, known := m.young[key]; !known && (m.young == nil || len(m.young) >= m.Most) {
 		m.age()
@@ -34,6 +39,8 @@ func (m *Map[K, V]) age() {
 
 // Get returns an entry.
 func (m *Map[K, V]) Get(key K) (v V, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if v, ok = m.young[key]; !ok {
 		v, ok = m.old[key]
 	}
@@ -42,9 +49,15 @@ func (m *Map[K, V]) Get(key K) (v V, ok bool) {
 
 // Remove removes an entry.
 func (m *Map[K, V]) Remove(key K) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	delete(m.young, key)
 	delete(m.old, key)
 }
 
 // Len returns the number of entries.
-func (m *Map[K, V]) Len() int { return len(m.young) + len(m.old) }
+func (m *Map[K, V]) Len() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.young) + len(m.old)
+}
