@@ -2,6 +2,7 @@ package filestore
 
 import (
 	"bytes"
+	"cmp"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -427,6 +428,33 @@ func TestOverrideOnFullDisk(t *testing.T) {
 	}
 }
 
+// TestLateCallOfDroppedLimit calls a limit by a definition from before it was dropped.
+func TestLateCallOfDroppedLimit(t *testing.T) {
+	s := open(t, fresh(t), Config{})
+	l, err := dipwell.New(s, slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		late := l.Limit("slow")
+		if err = l.Drop(ctx, "slow", store.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+		var b store.Batch
+		g, op := b.Single()
+		op.Def, op.Key, op.Cost = late, "k", 1
+		if err = s.Apply(ctx, &b); !errors.Is(cmp.Or(err, g.Err), store.ErrUnknownLimit) || l.Limit("slow") != nil {
+			t.Errorf("%v, %v; the limit is %v", err, g.Err, l.Limit("slow"))
+		}
+		if _, err = l.Define(ctx, slow, store.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := l.Take(ctx, "slow", "k", 1); err != nil || d.Remaining != slow.Burst-1 {
+			t.Error(d, err)
+		}
+	}
+}
+
 // TestStatus reads the view of the rows in tokens, of which one is of an older version.
 func TestStatus(t *testing.T) {
 	s := open(t, fresh(t), Config{})
@@ -448,7 +476,8 @@ func TestStatus(t *testing.T) {
 	var got []string
 	err = s.disk.each(ctx, func(rows *sql.Rows) error {
 		var limit, key string
-		var used, burst float64
+		var used float64
+		var burst int64
 		err := rows.Scan(&limit, &key, &used, &burst)
 		got = append(got, fmt.Sprint(limit, " ", key, " ", math.Round(used), " ", burst))
 		return err

@@ -243,6 +243,6 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 	}
 	p.ids.Delete(name)
 	maps.DeleteFunc(w.records, func(row rowKey, _ map[store.RecordID]*store.Record) bool { return row.limit == id })
-	p.s.mem.Forget(name)
+	p.s.mem.Remove(name)
 	return nil
 }

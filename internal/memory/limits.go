@@ -311,8 +311,7 @@ func (s *Store) Drop(_ context.Context, name, owner string) error {
 	}
 	err := s.reg.Drop(name, owner)
 	if err == nil {
-		s.limits.drop(name)
-		s.ForgetRecords(name)
+		s.Remove(name)
 		s.usage.sweep()
 	}
 	return err

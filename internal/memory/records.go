@@ -336,7 +336,15 @@ func (sh *shard) dropOfGone(k *keyExtras) {
 	sh.dropExtras(k)
 }
 
-// Forget removes a limit that another store has dropped. Its rows no longer count.
+// Remove removes a limit. Its rows no longer count, and calls that still have its definition
+// fail.
+func (s *Store) Remove(limit string) {
+	s.reg.InstallOne(limit, nil)
+	s.limits.drop(limit)
+	s.ForgetRecords(limit)
+}
+
+// Forget is Remove of a limit whose name may have any version next.
 func (s *Store) Forget(limit string) {
 	s.reg.InstallOne(limit, nil)
 	s.limits.forget(limit)
