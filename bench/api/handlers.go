@@ -13,7 +13,7 @@ import (
 
 const answer = `{"allowed":true,"limit":"api","key":"user:123456","cost":1,"granted":1,"capacity":1000000000,"remaining":999999999,"retry_after_us":null,"reset_after_us":10000,"delay_us":0,"shadow":false,"source":"store"}`
 
-// noop serves requests without a decision: the cost of net/http.
+// noop serves requests without a decision: it measures the cost of net/http.
 func noop(addr string) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/take", func(w http.ResponseWriter, r *http.Request) {
@@ -29,8 +29,8 @@ func noop(addr string) {
 	panic(http.ListenAndServe(addr, mux))
 }
 
-// upsert adds one up to a limit, which the keys of the limit "drained" have
-// reached.
+// upsert adds one to a counter up to a limit, which the keys of the limit
+// "drained" have reached.
 const upsert = `insert into counters as c (key, n) values ($1, 1)
 on conflict (key) do update set n = c.n + 1 where c.n < 1000000000
 returning n`

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// load makes calls over a number of connections for a while: as fast as they
-// are answered, or at a fixed rate, perSecond in all, each timed from its
-// scheduled time. A share of the calls is on keys whose bucket is empty.
+// load makes calls over a number of connections for a while: as fast as they are
+// answered, or at a fixed rate (perSecond over all connections), each timed from
+// its scheduled time. A share of the calls is on keys whose bucket is empty.
 type load struct {
 	addr      string
 	conns     int
@@ -108,7 +108,7 @@ func percentile(v []float64, p int) float64 {
 	return v[min(len(v)-1, len(v)*p/100)]
 }
 
-// await returns when a server listens.
+// await returns once a server listens.
 func await(addr string) {
 	for range 500 {
 		if c, err := net.Dial("tcp", addr); err == nil {

@@ -1,7 +1,7 @@
 // Command api measures the JSON API of the service: in memory against a no-op
 // net/http handler that reads the body and answers with JSON of the same size,
 // and on PostgreSQL against a handler with a single statement. Each server is a
-// process; one client program measures them in turns.
+// process of its own; one client program measures them in turns.
 package main
 
 import (
@@ -68,7 +68,7 @@ type bench struct {
 	length        time.Duration
 	closers       []func()
 	postmaster    int
-	bin           string // the program dipwell
+	bin           string // path of the program dipwell
 }
 
 func (b *bench) stop() {
@@ -77,16 +77,16 @@ func (b *bench) stop() {
 	}
 }
 
-// contender is a server and its results under one load.
+// A contender is a server and its results under one load.
 type contender struct {
 	name, addr string
 	pid        int
 
 	perSecond, p50, p99   []float64
-	server, client, store []float64 // processor time in µs a call
+	server, client, store []float64 // processor time of each in µs a call
 }
 
-// dipwell builds the program, and returns a function that starts it on a store.
+// dipwell builds the program dipwell, and returns a function that starts it on a store.
 func (b *bench) dipwell() func(store string) *contender {
 	dir := must(os.MkdirTemp("", "bench-api"))
 	b.closers = append(b.closers, func() { os.RemoveAll(dir) })
@@ -110,7 +110,7 @@ func (b *bench) run() {
 	b.compare("On PostgreSQL, logged", []*contender{b.serve("a handler with one conditional upsert", addr, self, "counter", addr, dsn), ours(dsn)})
 }
 
-// compare measures with all calls allowed, and with nine of ten refused.
+// compare measures contenders with all calls allowed, and with nine of ten refused.
 func (b *bench) compare(where string, all []*contender) {
 	for _, refused := range []float64{0, 0.9} {
 		title := where + ", every call admitted"
@@ -160,7 +160,7 @@ func (b *bench) storeTime() time.Duration {
 	return must(cpu.Server(b.postmaster))
 }
 
-// table compares with the first contender.
+// table formats each contender's figures and its ratio to the first contender's.
 func (b *bench) table(title string, all []*contender) {
 	base, ours := all[0], all[len(all)-1]
 	var rows [][]string
@@ -188,7 +188,7 @@ func (b *bench) serve(name, addr, bin string, args ...string) *contender {
 	return &contender{name: name, addr: addr, pid: cmd.Process.Pid}
 }
 
-// postgres starts a server with its default settings.
+// postgres starts a PostgreSQL server with its default settings.
 func (b *bench) postgres() (dsn string) {
 	s := must(pgtest.New())
 	b.closers = append(b.closers, func() {

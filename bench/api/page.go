@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	restLength = 60 * time.Second // in which each viewer has asked everything
+	restLength = 60 * time.Second // time in which each viewer has made every request once
 
 	viewers    = 100
-	mostCost   = 0.02 // of the decisions, for all viewers
+	mostCost   = 0.02 // largest share of the decisions that all viewers together may cost
 	firstPaint = 150  // ms
 )
 
 // page measures what the viewers of the page cost, and how long it takes to appear.
 func (b *bench) page(ours *contender) {
-	var calls, times [2][]float64 // without viewers, and with them
+	var calls, times [2][]float64 // index 0: without viewers, 1: with them
 	load{ours.addr, b.conns, b.length, 0, 0}.run()
 	for range b.rounds {
 		for i, n := range []int{0, viewers} {
@@ -60,8 +60,8 @@ func (b *bench) page(ours *contender) {
 		fmt.Sprintf("%.0f", slices.Max(paint)), report.Verdict(report.Median(paint) <= firstPaint)}})
 }
 
-// asked is what the view Overview asks, and how often: see internal/ui/page, overview.js and
-// state.js.
+// asked lists what the view Overview requests, and how often: see internal/ui/page,
+// overview.js and state.js.
 var asked = []struct {
 	path  string
 	every time.Duration
@@ -74,8 +74,8 @@ var asked = []struct {
 	{"/v1/limits/drained/overrides?kind=temporary&n=100", restLength},
 }
 
-// watch asks what n viewers of Overview ask, who opened it at different times. The function
-// that it returns ends them.
+// watch makes the requests of n viewers of Overview, who opened it at different times. The
+// function that watch returns ends the viewers.
 func watch(addr string, n int) (leave func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: n, MaxIdleConnsPerHost: n}}
@@ -101,8 +101,8 @@ func watch(addr string, n int) (leave func()) {
 	return func() { cancel(); all.Wait(); client.CloseIdleConnections() }
 }
 
-// paints returns how long the page took to be painted first, in ms, in a browser that has
-// started and keeps nothing.
+// paints returns the times to the page's first paint, in ms, in a browser that has
+// started and caches nothing.
 func paints(addr string, rounds int) (ms []float64) {
 	ctx, end := chromium()
 	defer end()
@@ -110,7 +110,7 @@ func paints(addr string, rounds int) (ms []float64) {
 		must(0, chromedp.Do(ctx, chromedp.Navigate("about:blank"), clearCache, chromedp.Navigate("http://"+addr+"/ui/")))
 		ms = append(ms, must(chromedp.Run(ctx, chromedp.Poll[float64](`performance.getEntriesByName("first-contentful-paint")[0]?.startTime`))))
 	}
-	return ms[1:] // the first one waits for the browser, which starts
+	return ms[1:] // the first paint includes the start of the browser
 }
 
 // chromium starts a browser.

@@ -25,14 +25,14 @@ import (
 const (
 	searched   = 10000 // keys
 	mostSearch = 200   // ms
-	mostReady  = 500   // ms, for each view
-	mostBytes  = 80000 // of the page, compressed
+	mostReady  = 500   // target in ms for each view
+	mostBytes  = 80000 // target for the compressed page
 )
 
-// A step is what somebody does on the page, and what is shown once it has worked.
+// A step is an action of a user on the page, and what is shown once it has worked.
 type step struct {
 	name      string
-	clicks    int // so far, since the search box or the raise
+	clicks    int // clicks so far, since the search box or the raise
 	do, until string
 	most      float64 // ms
 }
@@ -40,7 +40,7 @@ type step struct {
 const why = `document.querySelector("#limit-signup .why")?.innerText.includes`
 
 // steps lead from the search box to the sentence that says why a customer is refused, to a
-// raise for an hour, and to its undo. Then each view is looked at.
+// raise for an hour, and to its undo. After these steps each view is opened.
 var steps = []step{
 	{"“acm” is typed: the customer is found", 0, `search.focus(); search.value = "acm"; search.dispatchEvent(new Event("input", {bubbles: true}))`, `document.querySelector("#results .key")?.textContent === "acme"`, mostReady},
 	{"it is clicked: the sentence says why", 1, `document.querySelector("#results li").dispatchEvent(new PointerEvent("pointerdown", {bubbles: true}))`, why + `("Refuses calls above 2 tokens")`, mostReady},
@@ -54,8 +54,8 @@ var steps = []step{
 	{"view Overview", 0, `location.hash = "#/overview"`, `document.getElementById("sentence") !== null`, mostReady},
 }
 
-// walk measures what somebody waits for who uses the page, over 10,000 keys on PostgreSQL, at
-// one service, and at two behind one address.
+// walk measures how long a user of the page waits, over 10,000 keys on PostgreSQL, with one
+// service, and with two behind one address.
 func (b *bench) walk() {
 	dsn := b.postgres()
 	command("", b.bin, "migrate", "up", "--store", dsn)
@@ -90,7 +90,7 @@ func (b *bench) walk() {
 	report.Table(b.w, []string{"", "clicks", "ms, one service", "ms, two in turn", "most", fmt.Sprintf("median at most %d ms", mostReady)}, rows)
 }
 
-// fill makes the keys, and refuses one of them.
+// fill makes the rows of the keys, and has one key refused.
 func (b *bench) fill(addr string) {
 	var all sync.WaitGroup
 	for w := range 32 {
@@ -111,7 +111,7 @@ func take(addr, key string, cost int) {
 
 var posts = &http.Client{Transport: &http.Transport{MaxConnsPerHost: 32, MaxIdleConnsPerHost: 32}}
 
-// get reads an answer. A take is a POST.
+// get sends a request and decodes the answer. A request for a take is a POST.
 func get(address string) {
 	method := http.MethodGet
 	if strings.Contains(address, "/v1/take?") {

@@ -37,16 +37,16 @@ const (
 	numKeys = 1000
 
 	sweepEvery = 30  // changes
-	ends       = 100 // changes at the beginning, and at the end, of which the times are compared
+	ends       = 100 // number of changes timed at the beginning, and at the end
 )
 
-// A run is one store, with the clock of its calls.
+// A run is one store and the simulated clock of its calls.
 type run struct {
 	fast    bool
 	now     int64
 	limiter *dipwell.Limiter
 	define  func(l dipwell.Limit) error // nil: limiter's
-	sweep   func() error                // every half hour; nil: a sweep
+	sweep   func() error                // called every half hour; nil: sweeps the store
 	stored  func() (versions, bytes int64)
 	closers []func()
 }
@@ -135,7 +135,7 @@ func measure(r *run, open func(*run) store.Store, changes int) []string {
 		if limit.OnChange == store.StartOver {
 			use()
 		}
-		check2(r.limiter.Take(ctx, "api", fmt.Sprint("key ", i%numKeys), 1000)) // as much as has come back
+		check2(r.limiter.Take(ctx, "api", fmt.Sprint("key ", i%numKeys), 1000)) // the cost is what has come back since
 		if !r.fast && i%sweepEvery == 0 {
 			check(r.sweep())
 		}
@@ -217,8 +217,8 @@ func openPortable(r *run) store.Store {
 	return openStore(r, openPool(r, "Portable"), pgstore.Config{Clock: r.clock()})
 }
 
-// openSQL defines the limit by dipwell.define, whose clock is the server's: half an hour
-// passes as the versions become so much older.
+// openSQL defines the limit by dipwell.define, which uses the server's clock: to move it
+// half an hour, the stored versions are made that much older.
 func openSQL(r *run) store.Store {
 	pool := openPool(r, "")
 	r.define = func(l dipwell.Limit) error {
@@ -229,14 +229,14 @@ func openSQL(r *run) store.Store {
 		_, err := pool.Exec(ctx, "update dipwell.versions set since = since - 1800000000; select dipwell.sweep(100000)")
 		return err
 	}
-	check(r.define(dipwell.Limit{Name: "api", Rate: 1, Burst: 1 << 20})) // so that the store reads it
+	check(r.define(dipwell.Limit{Name: "api", Rate: 1, Burst: 1 << 20})) // so that the store reads the limit
 	return openStore(r, pool, pgstore.Config{})
 }
 
 func heap() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what finalizers and pools still held
+	runtime.GC() // frees what finalizers and pools still held
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }

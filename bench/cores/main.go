@@ -1,5 +1,5 @@
-// Command cores runs the benchmarks of what all processors share on one processor and
-// on two, of this commit and of an earlier one, in turns.
+// Command cores runs benchmarks of state that all processors share, on one processor
+// and on two, of this commit and of an earlier one, in turns.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/report"
 )
 
-// packages have the benchmarks, and which of them to run.
+// packages lists the packages with these benchmarks, and which benchmarks to run.
 var packages = []struct{ name, path, benchmarks string }{
 	{"memory", "./internal/memory", "^(BenchmarkTake|BenchmarkTwo|BenchmarkGroups|BenchmarkInsert)$"},
 	{"denycache", "./internal/denycache", "."},
@@ -26,7 +26,7 @@ var packages = []struct{ name, path, benchmarks string }{
 	{"server", "./internal/server", "^(BenchmarkTake|BenchmarkTakeParallel)$"},
 }
 
-// processors are the values of GOMAXPROCS; the process is bound to as many.
+// processors lists the values of GOMAXPROCS; the process is bound to as many processors.
 var processors = []int{1, 2}
 
 func main() {

@@ -34,7 +34,7 @@ func serve(bin string, args ...string) (base string, stop func()) {
 	return base, func() { cmd.Process.Kill(); cmd.Wait() }
 }
 
-// seen counts the answers to some callers.
+// seen counts the answers that some callers got.
 type seen struct {
 	calls, failed int
 	ms            []float64 // how long each call took
@@ -51,8 +51,8 @@ func (s *seen) percentile(p int) float64 {
 
 var client = &http.Client{Transport: &http.Transport{MaxIdleConns: 1024, MaxIdleConnsPerHost: 1024}}
 
-// callers make calls one after the other for a while, each on a key that key
-// chooses, and count the answers that the store decided.
+// callers makes calls one after the other for a while, each on a key that
+// key chooses, and counts the answers that the store decided.
 func callers(base, limit string, n int, length time.Duration, key func(caller, call int) string) *seen {
 	var mu sync.Mutex
 	var all seen

@@ -20,14 +20,14 @@ import (
 type scenario struct {
 	name         string
 	keys         int // locked
-	stuck        int // callers of them
-	others       int // callers of other keys
+	stuck        int // number of callers of locked keys
+	others       int // number of callers of other keys
 	otherKeys    int
-	timeout      string // of the limit that the locked rows belong to
-	setting      string // of the database
-	killBackend  bool   // of a lane, each second
-	busy         int    // processes that only compute, beside the service
-	otherTimeout string // of the limit of the others
+	timeout      string // timeout of the limit that the locked rows belong to
+	setting      string // a setting of the database
+	killBackend  bool   // each second, end one backend that serves a lane of calls
+	busy         int    // number of processes that only compute, beside the service
+	otherTimeout string // timeout of the limit of the other keys
 }
 
 var scenarios = []scenario{
@@ -84,7 +84,7 @@ func median(all []*seen, f func(*seen) float64) float64 {
 	return report.Median(v)
 }
 
-// failed says how many calls failed, of how many.
+// failed formats how many of the calls failed.
 func failed(all []*seen) string {
 	failed, calls := 0, 0
 	for _, s := range all {
@@ -138,8 +138,8 @@ func (sc *scenario) run(bin, dsn string, lock bool) (others, stuck *seen) {
 	return others, stuck
 }
 
-// compute starts n processes that take what processor time is left, and returns a function
-// that ends them.
+// compute starts n processes that use up idle processor time, and returns a function that
+// ends them.
 func compute(n int) (end func()) {
 	var all []*exec.Cmd
 	for range n {

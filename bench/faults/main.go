@@ -1,7 +1,7 @@
 // Command faults measures the rates of `dipwell serve` while rows are locked by
 // another program's transaction, and while its store hangs, and compares them
-// with undisturbed rates. It runs the built program with a PostgreSQL and a
-// Redis that it starts.
+// with undisturbed rates. The command runs the built program with a PostgreSQL
+// and a Redis that it starts.
 package main
 
 import (
@@ -56,5 +56,5 @@ func check(err error) {
 	}
 }
 
-// times formats a ratio.
+// times formats a ratio with two decimals.
 func times(a, b float64) string { return fmt.Sprintf("%.2f", a/b) }

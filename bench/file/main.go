@@ -67,7 +67,7 @@ var limit = dipwell.Limit{Name: "api", Rate: 1, Period: time.Minute, Burst: 100_
 // drained has no tokens left after a key's first call.
 var drained = dipwell.Limit{Name: "drained", Rate: 1, Period: 24 * time.Hour, Burst: 1}
 
-// mostlyRefused makes nine of ten takes from drained.
+// mostlyRefused makes nine of ten takes from the limit drained.
 func mostlyRefused(l *dipwell.Limiter) func(string) error {
 	var n atomic.Int64
 	return func(key string) error {
@@ -250,8 +250,8 @@ type contender struct {
 	perSecond, us []float64
 }
 
-// turns writes a table of contenders, dipwell's first. The first round is a
-// warm-up.
+// turns measures contenders in turns and writes a table, dipwell first. The
+// first round is a warm-up.
 func (b *bench) turns(title string, cs []*contender, goroutines int, keys func(int) func() string) {
 	for round := range b.rounds + 1 {
 		for _, c := range cs {
@@ -321,7 +321,7 @@ func must[T any](v T, err error) T {
 
 func must2[T any](v T, _ bool) T { return v }
 
-// metrics returns the numbers of a store, without the beginning of their names.
+// metrics returns a store's metrics by name, without the names' common prefix.
 func metrics(s *filestore.Store) map[string]float64 {
 	all := map[string]float64{}
 	for _, m := range s.Abilities().Metrics() {

@@ -12,7 +12,7 @@ import (
 )
 
 // singles is the simplest durable store: it reads, steps and writes a row in
-// one transaction, with the same driver, pragmas and prepared statements.
+// one transaction, with filestore's driver, pragmas and prepared statements.
 type singles struct {
 	mu       sync.Mutex
 	db       *sql.DB
@@ -65,7 +65,7 @@ func (s *singles) close() {
 	s.db.Close()
 }
 
-// open opens a database with the settings of filestore.
+// open opens a SQLite database with the settings of filestore.
 func open(path, table string) (*sql.DB, *sql.Conn) {
 	db := must(sql.Open("sqlite", path))
 	db.SetMaxOpenConns(1)
@@ -76,7 +76,7 @@ func open(path, table string) (*sql.DB, *sql.Conn) {
 	return db, conn
 }
 
-// upserts only counts, with one statement in a transaction.
+// upserts is a store that only counts, with one statement in a transaction.
 type upserts struct {
 	mu   sync.Mutex
 	db   *sql.DB

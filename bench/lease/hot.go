@@ -17,7 +17,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A contender is a limiter, with its decisions a second and processor time of each.
+// A contender is a limiter, with its decisions a second and processor time per decision.
 type contender struct {
 	name       string
 	procs      int
@@ -65,7 +65,8 @@ func (c *contender) round() {
 	c.leased = append(c.leased, float64(leased)/float64(n))
 }
 
-// take takes tokens for some time, and returns how many, and how many from leases.
+// take makes takes for some time, and returns how many tokens it got, and how many from
+// leases.
 func (c *contender) take(length time.Duration) (taken, leased int64) {
 	ctx := context.Background()
 	var stop atomic.Bool

@@ -1,7 +1,7 @@
 // Command lease measures leases: the decisions a second of one hot key over PostgreSQL
 // against memstore, on one processor and on two, and what four processes are granted
 // that share a key over PostgreSQL and over Redis, also when one is killed or stands
-// still. It starts the servers.
+// still. The command starts the servers itself.
 package main
 
 import (

@@ -27,10 +27,10 @@ const workerSetting = "DIPWELL_BENCH_LEASE"
 const (
 	rate, burst = 10_000, 10_000
 	lease       = 250 * time.Millisecond
-	clients     = 16 // goroutines of a process
+	clients     = 16 // number of goroutines in a process
 )
 
-// A worker is a process that takes tokens of one key at a mean rate, from a time on.
+// A worker is a process that takes tokens of one key at a mean rate, from a given time on.
 type worker struct {
 	URL, Name  string
 	NoDebt     bool
@@ -38,7 +38,7 @@ type worker struct {
 	Begin, End int64 // µs since the Unix epoch
 }
 
-// noGrant begins the last record of a worker, which has its trips to the store.
+// noGrant marks the last record of a worker, which holds its number of trips to the store.
 const noGrant = -1
 
 func (w *worker) limit() dipwell.Limit {
@@ -84,10 +84,10 @@ func (w *worker) run() {
 	check(out.Flush())
 }
 
-// A run is four workers and what is done to the first of them.
+// A run is four workers and what happens to the first of them.
 type run struct {
 	name   string
-	load   [4]float64 // in parts of the rate
+	load   [4]float64 // load of each worker, in parts of the rate
 	noDebt bool
 	signal syscall.Signal
 }
@@ -155,7 +155,7 @@ func (r *run) measure(url, name string, seconds int) []string {
 	}
 	group.Wait()
 	last := begin.Add(length).UnixMicro()
-	for _, g := range all { // calls that waited for a lock may be answered later
+	for _, g := range all { // calls that waited for a lock may be answered after the end
 		last = max(last, g.Answered)
 	}
 	t := float64(last-begin.UnixMicro()) / 1e6

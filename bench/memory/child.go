@@ -56,12 +56,12 @@ type contender struct {
 	few   []string // a handful
 	costs []int
 	all   []string
-	n     int // keys in all
+	n     int // number of all keys
 	at    int
 }
 
-// run makes n calls over the keys. It returns time in ns, processor time in ns
-// and allocations per call, and the share of calls that were allowed.
+// run makes n calls over the keys. run returns time in ns, processor time in
+// ns and allocations per call, and the share of allowed calls.
 func (c *contender) run(n int) (ns, work, allocs, ok float64) {
 	var before, after runtime.MemStats
 	var took, worked time.Duration
@@ -69,7 +69,7 @@ func (c *contender) run(n int) (ns, work, allocs, ok float64) {
 	mallocs := uint64(0)
 	for done := 0; done < n; done += handful {
 		keys, costs := c.fresh(c.at + done)
-		if done == 0 { // counting stops the world: one handful speaks for all
+		if done == 0 { // counting allocations stops the world, so only the first handful is counted
 			runtime.ReadMemStats(&before)
 		}
 		own, start := cpu.Own(), time.Now()
@@ -86,9 +86,9 @@ func (c *contender) run(n int) (ns, work, allocs, ok float64) {
 	return float64(took) / all, float64(worked) / all, float64(mallocs) / handful, float64(allowed) / all
 }
 
-// fresh makes the next few keys before they are timed, as a server has the key
-// of a request in its caches: the benchmark measures the limiter's memory
-// accesses, not those of its own list of keys.
+// fresh makes the names of the next few keys before their calls are timed, as
+// a server has the key of a request in its caches: so the benchmark measures
+// the limiter's memory accesses, not those of its own list of keys.
 const handful = 512
 
 func (c *contender) fresh(at int) ([]string, []int) {
@@ -102,8 +102,8 @@ func (c *contender) fresh(at int) ([]string, []int) {
 }
 
 // concurrent makes n calls on each of several goroutines, over a list of all
-// keys, and returns the elapsed time and the processor time per call. Here keys
-// are not made between calls, so that the goroutines run at the same time.
+// keys, and returns the elapsed time and the processor time per call. Keys are not made
+// between the calls of concurrent, so that the goroutines run at the same time.
 func (c *contender) concurrent(goroutines, n int) (ns, work float64) {
 	if c.all == nil {
 		c.all, c.costs = make([]string, c.n), make([]int, c.n)

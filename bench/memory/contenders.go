@@ -19,8 +19,8 @@ import (
 )
 
 // Every contender has a limit of one a minute with a burst so large that each
-// call is allowed. With many keys it is one an hour, so that no bucket becomes
-// full, and is deleted, during a run.
+// call is allowed. With many keys the rate is one an hour, so that no bucket
+// becomes full, and is deleted, during a run.
 var (
 	per   = time.Minute
 	burst = 100_000_000
@@ -32,7 +32,7 @@ func manyKeys() { per, burst = time.Hour, 2_000_000 }
 // Contenders without costs take 1.
 type call func(key string, n int) bool
 
-// contenders create a limiter and return its call.
+// contenders maps a name to a function that creates a limiter and returns its call.
 var contenders = map[string]func() call{
 	"dipwell": func() call { return dipwellTake(dipwell.Limit{Burst: int64(burst)}) },
 	"dipwell, a window": func() call {
@@ -62,7 +62,7 @@ func dipwellTake(limit dipwell.Limit) call {
 	}
 }
 
-// xtimeMap is a map of limiters behind a mutex, the usual solution.
+// xtimeMap is a map of golang.org/x/time/rate limiters behind a mutex, the usual solution.
 func xtimeMap() call {
 	var mu sync.Mutex
 	m := map[string]*rate.Limiter{}
@@ -79,8 +79,8 @@ func xtimeMap() call {
 }
 
 // gcraMap is a minimal keyed limiter: 64 maps from a hash to the theoretical
-// arrival time, each behind a mutex. It deletes and validates nothing, and
-// returns only yes or no.
+// arrival time, each behind a mutex. gcraMap deletes and validates nothing,
+// and returns only yes or no.
 func gcraMap() call {
 	type shard struct {
 		sync.Mutex
@@ -134,8 +134,8 @@ func ululeMemory() call {
 	}
 }
 
-// httprateKey is httprate's call for a key, without formatting the response
-// headers of its middleware.
+// httprateKey is httprate's call for a key, without its middleware's
+// response headers.
 func httprateKey() call {
 	l := httprate.NewRateLimiter(burst, time.Hour, httprate.WithResponseHeaders(httprate.ResponseHeaders{}))
 	r := must(http.NewRequest(http.MethodGet, "/", http.NoBody))

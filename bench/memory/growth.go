@@ -11,10 +11,10 @@ import (
 )
 
 // growth fills a store from 1M to 10M keys. It reports the highest resident
-// memory per key, and how many calls took over a millisecond: of elapsed time,
-// which includes other work of the machine, and of the thread's processor time,
-// which includes page faults. A loop of the same length without calls shows the
-// effect of the machine.
+// memory per key, and how many calls took over a millisecond: in elapsed time,
+// which includes other work of the machine, and in processor time of the
+// thread, which includes page faults. An equally long loop without calls shows
+// the effect of the machine.
 func growth(name string) {
 	manyKeys()
 	runtime.LockOSThread()
@@ -24,7 +24,7 @@ func growth(name string) {
 	base := rss()
 	call := contenders[name]()
 	every := 250_000
-	if name != "dipwell" { // a collection of millions of limiters takes seconds
+	if name != "dipwell" { // the garbage collection of millions of limiters takes seconds
 		every = 1_000_000
 	}
 	for i := range first {

@@ -50,7 +50,7 @@ type bench struct {
 
 var allContenders = []string{"dipwell", "x/time map", "GCRA map", "go-limiter", "throttled", "ulule", "httprate", "(loop only)"}
 
-// Contenders that support the workload.
+// The lists below name the contenders that support each workload.
 var (
 	windowed = []string{"dipwell", "dipwell, a window", "dipwell, a window with start", "go-limiter", "ulule", "httprate"}
 	costed   = []string{"dipwell", "x/time map", "GCRA map", "throttled"}
@@ -77,7 +77,7 @@ func (b *bench) all(quick bool) {
 	}
 }
 
-// process is the process of a contender.
+// process is a running process of a contender.
 type process struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -110,8 +110,8 @@ func (p *process) stop() {
 	p.cmd.Wait()
 }
 
-// turns sends commands to contenders in turns, and returns the medians of the
-// answers to each.
+// turns sends commands to contenders in turns, and returns the medians of
+// each contender's answers.
 func (b *bench) turns(procs map[string]*process, names, questions []string) map[string][][4]float64 {
 	all := map[string][][4][]float64{}
 	for _, name := range names {
@@ -147,7 +147,7 @@ func startAll(names []string, kind string, keys int) map[string]*process {
 	return procs
 }
 
-// scenario is n calls of each contender in each round, on one goroutine.
+// scenario has each contender make n calls in each round, on one goroutine.
 func (b *bench) scenario(title, kind string, keys, n int, names []string) {
 	if !strings.Contains(title, b.only) {
 		return
@@ -155,7 +155,7 @@ func (b *bench) scenario(title, kind string, keys, n int, names []string) {
 	procs := startAll(names, kind, keys)
 	v := b.turns(procs, names, []string{fmt.Sprintf("run %d", n)})
 	fmt.Fprintf(b.w, "## %s\n\n", title)
-	const work = 1 // index of the processor time in the figures of a run: other programs affect it least
+	const work = 1 // index of the processor time in a run's figures: other programs affect it least
 	ours := v["dipwell"][0][work]
 	head := []string{"", "ns a call", "of processor time", "dipwell takes × its processor time", "dipwell is × faster", "allocations a call", "allowed"}
 	if keys >= 1_000_000 {
@@ -178,7 +178,7 @@ func (b *bench) scenario(title, kind string, keys, n int, names []string) {
 	}
 }
 
-// concurrent compares one goroutine with two, in turns.
+// concurrent compares contenders with one goroutine and with two, in turns.
 func (b *bench) concurrent(title string, keys, n int) {
 	if !strings.Contains(title, b.only) {
 		return
@@ -205,8 +205,8 @@ type target struct {
 	most       float64
 }
 
-// targets are by the scenario's title. They compare processor time, and elapsed
-// time with two goroutines.
+// targets maps a scenario's title to its targets. Targets compare processor
+// time, with two goroutines elapsed time.
 var targets = map[string][]target{
 	"One hot key":                        {{"dipwell", "x/time map", 0.45}, {"dipwell", "GCRA map", 1.25}},
 	"10,000 keys":                        {{"dipwell", "GCRA map", 0.95}},
@@ -215,8 +215,8 @@ var targets = map[string][]target{
 	"Two goroutines, 10,000 shared keys": {{"dipwell", "GCRA map", 1.1}},
 }
 
-// judge writes a table's targets, and the worst and best ratio of the others'
-// time to dipwell's.
+// judge writes whether a table's targets are met, and the worst and best
+// ratio of the others' time to dipwell's.
 func (b *bench) judge(title string, ns func(name string) float64, names []string) {
 	for _, t := range targets[title] {
 		r := ns(t.ours) / ns(t.over)

@@ -8,19 +8,19 @@ import (
 
 // A workload describes the keys and costs of the calls.
 type workload struct {
-	keys  int // known before it begins
+	keys  int // number of keys that exist before the run
 	key   func(i int) string
 	cost  func(i int) int
-	drain int // keys of which everything is taken before it begins
+	drain int // number of keys that are emptied before the run
 }
 
 func key(i int) string { return "user:" + strconv.Itoa(i*7919) }
 
-// visit returns the i-th of a permutation of 0 to n-1 without locality, the
-// same for every contender.
+// visit returns element i of a permutation of 0 to n-1 without locality,
+// the same for every contender.
 func visit(i, n int) int { return int(uint64(i) * 2654435761 % uint64(n)) }
 
-const drained = 100 // keys of the workload "refused"
+const drained = 100 // number of empty keys in the workload "refused"
 
 // newWorkload also sets per and burst, so contenders must be created after it.
 func newWorkload(kind string, keys int) *workload {
@@ -32,7 +32,7 @@ func newWorkload(kind string, keys int) *workload {
 	switch kind {
 	case "costs":
 		w.cost = func(i int) int { return 1 + i%5 }
-	case "refused": // nine of ten calls are on drained keys
+	case "refused": // nine of ten calls go to empty keys
 		per, burst, w.drain = time.Hour, 1000, drained
 		w.key = func(i int) string {
 			if i%10 != 0 {
@@ -53,7 +53,7 @@ func newWorkload(kind string, keys int) *workload {
 	return w
 }
 
-// warm takes from each known key once, and drains some.
+// warm takes from each known key once, and empties some.
 func (w *workload) warm(ask call) {
 	for i := range w.keys {
 		ask(key(i), 1)

@@ -1,6 +1,6 @@
-// Command overrides compares takes of keys without an override from a limit of which a
-// million other keys have one with takes from the same limit without overrides, in each
-// store.
+// Command overrides measures, in each store, what the overrides of a million other keys
+// cost: it compares takes of keys without an override with takes from the same limit
+// without overrides.
 package main
 
 import (
@@ -24,24 +24,24 @@ var ctx = context.Background()
 
 const (
 	limitName = "api"
-	numKeys   = 1000 // that have rows
-	least     = 0.95 // of the speed without overrides
+	numKeys   = 1000 // number of keys that have rows
+	least     = 0.95 // target: share of the speed without overrides
 )
 
-// The limit refuses no call, and no bucket that was used is full again during a run: a token
-// takes an hour to come back, or half of it.
+// The limit refuses no call, and no used bucket is full again during a run: a token takes an
+// hour to come back, or half an hour.
 var limit = dipwell.Limit{Name: limitName, Rate: 1, Period: time.Hour, Burst: 1_000_000,
 	Plans: store.NewPlans(store.Plan{Name: "pro", Rate: 2, Burst: 2_000_000})}
 
-// A kind of overrides, of the keys kind:0 to kind:n-1.
+// A kind is a kind of overrides, set for the keys kind:0 to kind:n-1.
 type kind struct {
 	name string
 	n    int
 	as   func(i int) dipwell.Override
 }
 
-// kinds returns the overrides of n keys: half of them stand, by numbers or by a plan, and half
-// are temporary.
+// kinds returns overrides for n keys: half of them are permanent, by numbers or by a plan, and
+// half are temporary.
 func kinds(n int) []kind {
 	in := time.Now().Add(6 * time.Hour).UnixMicro()
 	return []kind{
@@ -53,16 +53,16 @@ func kinds(n int) []kind {
 	}
 }
 
-// A side is a store with the limit.
+// A side is a store that has the limit.
 type side struct {
 	take func(key string) (bool, error)
 	used func() time.Duration // processor time of the program and the server so far
 }
 
-// A contender is one way to call two stores: without overrides, and with them.
+// A contender is one way to call two stores: one without overrides, one with them.
 type contender struct {
 	name         string
-	passes, news int // in a round: over the keys that have rows, and calls of new keys
+	passes, news int // in a round: passes over the keys that have rows, and calls of new keys
 	sides        [2]side
 }
 
@@ -100,14 +100,14 @@ func main() {
 	report.Table(w, []string{"", "keys", "elapsed µs, none", "with", "ratio", "processor µs, none", "with", "ratio", "target", "reached"}, rows)
 }
 
-// measure returns a row for keys that have rows and one for new keys.
+// measure returns a table row for keys that have rows and one for new keys.
 func measure(c contender, rounds int) [][]string {
 	known := make([]string, numKeys)
 	for i := range known {
 		known[i] = "user:" + strconv.Itoa(i)
 	}
 	for i := range c.sides {
-		_, _ = c.sides[i].turn(known, 1) // makes the rows
+		_, _ = c.sides[i].turn(known, 1) // makes the rows of the known keys
 	}
 	next := 0
 	fresh := func() []string {
@@ -145,8 +145,8 @@ func measure(c contender, rounds int) [][]string {
 	return rows
 }
 
-// turn takes from each key, some times over, and returns the µs of a call: elapsed, and of
-// processor time.
+// turn takes from each key, several times over, and returns the µs of a call: elapsed, and
+// of processor time.
 func (s *side) turn(keys []string, passes int) (elapsed, used float64) {
 	before, start := s.used(), time.Now()
 	for range passes {
@@ -168,7 +168,7 @@ func micros(v float64) string {
 	return fmt.Sprintf("%.1f", v)
 }
 
-// taker takes by a limiter.
+// taker returns a function that takes by a limiter.
 func taker(l *dipwell.Limiter) func(string) (bool, error) {
 	return func(key string) (bool, error) {
 		d, err := l.Take(ctx, limitName, key, 1)
@@ -176,7 +176,7 @@ func taker(l *dipwell.Limiter) func(string) (bool, error) {
 	}
 }
 
-// set sets the overrides of the first n keys of a kind.
+// set sets the overrides of a kind for its first n keys.
 func set(l *dipwell.Limiter, k kind, n int) {
 	for i := range n {
 		o := k.as(i)

@@ -30,7 +30,7 @@ var copies string
 // openPostgres opens two databases of one server, each with one connection that calls from Go
 // and in SQL.
 func openPostgres(ks []kind) ([]contender, func()) {
-	server := must(pgtest.New("autovacuum=off")) // it would analyze tables of so many rows
+	server := must(pgtest.New("autovacuum=off")) // autovacuum would analyze such large tables during the run
 	closers := []func(){func() { _ = server.Signal(syscall.SIGQUIT); server.Wait(); server.Close() }}
 	inGo := contender{name: "PostgreSQL from Go", passes: 1, news: 1000}
 	inSQL := contender{name: "PostgreSQL in SQL", passes: 1, news: 1000}
@@ -74,8 +74,9 @@ func openRedis(ks []kind) ([]contender, func()) {
 	return append(cs, keys...), func() { keysClosed(); closed() }
 }
 
-// onRedis starts two servers. With foreign, the one without overrides has as many keys, with
-// the same values and expiry, that belong to another store with a prefix of the same length.
+// onRedis starts two Redis servers. With foreign, the server without overrides has as many
+// keys, with the same values and expiry, under a prefix of the same length that belongs to
+// another store.
 func onRedis(name string, ks []kind, foreign bool) ([]contender, func()) {
 	c := contender{name: name, passes: 1, news: 1000}
 	var closers []func()
@@ -107,7 +108,7 @@ func onRedis(name string, ks []kind, foreign bool) ([]contender, func()) {
 	return []contender{c}, func() { closeAll(closers) }
 }
 
-// copyKeys copies what a server has of the first key of a kind to the other n-1.
+// copyKeys copies what a server has for a kind's first key to its other n-1 keys.
 func copyKeys(db *redis.Client, kind string, n int) {
 	const batch = 10_000
 	for _, name := range must(db.Keys(ctx, "*"+kind+":0*").Result()) {
@@ -141,8 +142,8 @@ func openFile(ks []kind) ([]contender, func()) {
 	return cs, func() { closed(); check(os.RemoveAll(dir)) }
 }
 
-// within opens two stores of this process. With rows, the keys that have overrides in one have
-// rows without them in the other.
+// within opens two stores in this process. With rows, the keys that have overrides in one
+// store have rows without overrides in the other.
 func within(name string, ks []kind, passes, news int, rows bool, open func(overrides int) (store.Store, func() error)) ([]contender, func()) {
 	c := contender{name: name, passes: passes, news: news}
 	var closers []func()
@@ -166,7 +167,7 @@ func within(name string, ks []kind, passes, news int, rows bool, open func(overr
 	return []contender{c}, func() { closeAll(closers) }
 }
 
-// closeAll closes what was opened last first.
+// closeAll closes stores and servers, the last opened first.
 func closeAll(closers []func()) {
 	for i := len(closers) - 1; i >= 0; i-- {
 		closers[i]()

@@ -14,10 +14,10 @@ func init() {
 	register("logged", (*bench).logged)
 }
 
-// maxCoalescedP99 is the target at 512 goroutines, in µs.
+// maxCoalescedP99 is the target for the 99th percentile at 512 goroutines, in µs.
 const maxCoalescedP99 = 15_000
 
-// coalesced measures many goroutines of one process over few connections.
+// coalesced measures many goroutines of one process that share few connections.
 func (b *bench) coalesced(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Coalesced, unlogged, one Go process\n\n")
 	fmt.Fprintf(&b.out, "\"%s\" runs coalesce over %d lanes. \"%s\" is the same goroutines without it, over a pool of %d connections; \"%s\" is %d goroutines, each with a raw connection to itself.\n\n",
@@ -47,8 +47,8 @@ func (b *bench) coalesced(ctx context.Context) error {
 	return nil
 }
 
-// few measures coalescing with few callers, which have no calls to share a
-// statement with.
+// few measures coalescing with few callers, which rarely have other calls
+// to share a statement with.
 func (b *bench) few(ctx context.Context) error {
 	fmt.Fprint(&b.out, "## Coalesced, few goroutines\n\n")
 	for _, n := range []int{1, 2, 4, 8} {
@@ -63,7 +63,7 @@ func (b *bench) few(ctx context.Context) error {
 	return nil
 }
 
-// logged measures the cost of durability if statements are shared.
+// logged measures the cost of logged tables (durability) if calls share statements.
 func (b *bench) logged(ctx context.Context) error {
 	durable, err := b.newSchema(ctx, loggedDB, "logged")
 	if err != nil {

@@ -7,14 +7,14 @@ import (
 	"strconv"
 )
 
-// Databases of the benchmark: one for each kind of table, so that the server's
+// The benchmark has one database for each kind of table, so that the server's
 // statistics of a database are those of one contender.
 const (
 	rivalsDB       = "dipwell_bench_rivals"
 	fastDB         = "dipwell_bench_fast"   // dipwell with unlogged tables
 	loggedDB       = "dipwell_bench_logged" // dipwell with logged tables
 	loggedRivalsDB = "dipwell_bench_rivals_logged"
-	freshDB        = "dipwell_bench_fresh" // for what needs tables that nobody has used
+	freshDB        = "dipwell_bench_fresh" // for scenarios that need new tables
 	verbsDB        = "dipwell_bench_verbs"
 	freshToo       = "dipwell_bench_fresh_too"
 )
@@ -34,7 +34,7 @@ func (b *bench) create(ctx context.Context, name string) (dsn string, err error)
 	return inDatabase(b.admin, name)
 }
 
-// roles are those that dipwell's migrations add to the whole server.
+// roles are the roles that dipwell's migrations add to the whole server.
 var roles = []string{"dipwell_app", "dipwell_service", "dipwell_admin"}
 
 // noteRoles records which roles existed before.
@@ -68,7 +68,7 @@ func (b *bench) dropAll(ctx context.Context) error {
 	})
 }
 
-// inDatabase returns the DSN, a URL, for another database.
+// inDatabase returns the DSN, a URL, with another database in it.
 func inDatabase(dsn, name string) (string, error) {
 	u, err := url.Parse(dsn)
 	if err != nil || u.Scheme == "" {

@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Names of dipwell's contenders in the tables.
+// These are the names of dipwell's contenders in the tables.
 const (
 	statementName = "dipwell's statement"
 	takeName      = "Limiter.Take"
@@ -27,11 +27,11 @@ const (
 	coalescedName = "coalesced"
 )
 
-const poolConns = 32 // what the most clients of a single decision have as well
+const poolConns = 32 // as many connections as the most clients of a single decision have
 
 const (
-	apiLimit     = "api"     // what everybody enforces
-	drainedLimit = "drained" // stays so for a day once a token was taken
+	apiLimit     = "api"     // the limit that every contender enforces
+	drainedLimit = "drained" // a key of it stays empty for a day once a token was taken
 )
 
 var limits = []dipwell.Limit{
@@ -50,8 +50,8 @@ type schema struct {
 	stop    func() error
 }
 
-// newSchema makes a database with dipwell's schema and a row for each key of
-// the benchmark, in both limits.
+// newSchema makes a database with dipwell's schema and, in both limits, a
+// row for each key of the benchmark.
 func (b *bench) newSchema(ctx context.Context, database string, tables string) (*schema, error) {
 	w, err := b.newSchemaRows(ctx, database, tables, b.keys)
 	if err == nil {
@@ -60,8 +60,7 @@ func (b *bench) newSchema(ctx context.Context, database string, tables string) (
 	return w, err
 }
 
-// newSchemaRows is newSchema with another number of keys, in the limit that all
-// contenders enforce.
+// newSchemaRows is newSchema with another number of keys in the limit apiLimit.
 func (b *bench) newSchemaRows(ctx context.Context, database string, tables string, rows int) (*schema, error) {
 	dsn, err := b.create(ctx, database)
 	if err != nil {
@@ -124,8 +123,8 @@ func pool(ctx context.Context, dsn string, conns int32) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, c)
 }
 
-// fill makes a row with one token used for each key. Tables are analyzed by
-// autovacuum only, as for users.
+// fill makes a row with one token used for each key. Only autovacuum
+// analyzes the tables, as for users.
 func (w *schema) fill(ctx context.Context, limit string, rows int) error {
 	return withConn(ctx, w.dsn, func(c *conn) error {
 		return c.once(ctx, sqlFile("dipwell_fill.sql"), limit, strconv.Itoa(rows))
@@ -151,7 +150,7 @@ func (w *schema) take() contender {
 	return contender{name: takeName, open: w.single(apiLimit), ours: true}
 }
 
-// drained is take on buckets that are empty for a day.
+// drained is the contender take on buckets that are empty for a day.
 func (w *schema) drained() contender {
 	return contender{name: drainedName, open: w.single(drainedLimit), ours: true}
 }
@@ -191,7 +190,7 @@ func (w *schema) pooled() contender {
 	return contender{name: pooledName, open: w.all(w.limiter), ours: true}
 }
 
-// coalesced is pooled through coalesce.
+// coalesced is the contender pooled with a coalescing store in front.
 func (w *schema) coalesced() contender {
 	return contender{name: coalescedName, open: w.all(w.shared), ours: true}
 }
@@ -212,7 +211,7 @@ func call(l *dipwell.Limiter, limit string) func(context.Context, string) (bool,
 func closeConn(c *pgx.Conn) {
 	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
 	defer stop()
-	_ = c.Close(ctx) // the bench is done with it either way
+	_ = c.Close(ctx) // the benchmark does not use the connection again
 }
 
 // statement sends the statement of Limiter.Take for an allowed call, through

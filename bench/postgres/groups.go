@@ -22,7 +22,7 @@ const (
 	threeByHand = "by hand, 3 counters in one trip"
 )
 
-// byHand counts in several tables in one transaction, sent as one batch.
+// byHand counts a call in several tables in one transaction, sent as one batch.
 func byHand(ctx context.Context, c *pgx.Conn, key string, tables int) (bool, error) {
 	batch := &pgx.Batch{}
 	batch.Queue("begin")
@@ -73,7 +73,7 @@ func (b *bench) groupsOf(ctx context.Context, w *schema, durability string) erro
 	return nil
 }
 
-// windows and intervals, compared with a bucket.
+// The scenario windows compares windows and intervals with a bucket.
 var windowLimits = []dipwell.Limit{
 	{Name: "window", Algorithm: dipwell.FixedWindow, Rate: burst, Period: time.Hour},
 	{Name: "day in Rome", Algorithm: dipwell.FixedWindow, Rate: burst, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"},

@@ -19,8 +19,8 @@ func init() {
 }
 
 const (
-	besideLimit = "beside" // each key has many live holds
-	slotsLimit  = "slots"  // of the algorithm concurrency
+	besideLimit = "beside" // each of its keys has many live holds
+	slotsLimit  = "slots"  // a limit of the algorithm concurrency
 )
 
 const (
@@ -38,7 +38,7 @@ func (b *bench) holds(ctx context.Context) error {
 
 func (b *bench) holdsOn(ctx context.Context, w *schema, tables string) error {
 	for _, l := range []dipwell.Limit{
-		{Name: besideLimit, Rate: 1, Period: time.Second, Burst: burst}, // what the holds took does not come back by time meanwhile
+		{Name: besideLimit, Rate: 1, Period: time.Second, Burst: burst}, // the tokens of holds do not come back by time meanwhile
 		{Name: slotsLimit, Algorithm: dipwell.Concurrency, Burst: 1_000_000},
 	} {
 		if _, err := w.limiter.Define(ctx, l, store.OwnerCode); err != nil {
@@ -49,8 +49,8 @@ func (b *bench) holdsOn(ctx context.Context, w *schema, tables string) error {
 		return err
 	}
 	err := withConn(ctx, w.dsn, func(c *conn) error {
-		// Each in a transaction of its own, as the calls of users: what is updated a
-		// thousand times in one cannot be pruned meanwhile.
+		// Each call has its own transaction, as users' calls do: rows updated a
+		// thousand times in one transaction cannot be pruned meanwhile.
 		return c.once(ctx, fmt.Sprintf(`do $$ begin
 			for i in 1..%d loop
 				for k in 0..%d loop
@@ -66,7 +66,7 @@ func (b *bench) holdsOn(ctx context.Context, w *schema, tables string) error {
 	take, few := w.take(), w.take()
 	few.name, few.keys = fmt.Sprintf("%s, %d keys", takeName, besideKeys), besideKeys
 	free := contender{name: "beside others' holds", ours: true, open: w.onConn(func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
-		if len(key) <= len(load.Key(besideKeys)) { // one of besideKeys, or nearly
+		if len(key) <= len(load.Key(besideKeys)) { // true for the keys in besideKeys, and a few more
 			key += "00"
 		}
 		d, err := l.Take(ctx, besideLimit, key, 1)
@@ -106,8 +106,8 @@ func holdAndSettle(limit string) caller {
 	}
 }
 
-// costs writes how many times the processor time and the time of another a contender
-// needs. On logged tables, which are the default, the processor time has a target.
+// costs writes how many times as much processor time and elapsed time a contender needs
+// as another. On logged tables, the default, the processor time has a target.
 func (b *bench) costs(ours, theirs string, fs map[string]*figures, tables string, most float64) {
 	spent, slower := fs[ours].spent()/fs[theirs].spent(), fs[theirs].rate()/fs[ours].rate()
 	fmt.Fprintf(&b.out, "%s: %.2f × the processor time of %s, and %.2f × its time", ours, spent, theirs, slower)
@@ -174,7 +174,7 @@ func (b *bench) levelsOn(ctx context.Context, w *schema, tables string) error {
 		}
 		b.compare(title, fs, names(cs), []string{levels.name})
 		b.costs(levels.name, take.name, fs, tables, c.most)
-		for _, c := range []contender{hot, apart} { // the parts of its cost
+		for _, c := range []contender{hot, apart} { // measured alone: the two parts of what levels costs
 			fmt.Fprintf(&b.out, "%s: %.2f × the processor time of %s\n\n", c.name, fs[c.name].spent()/fs[take.name].spent(), take.name)
 		}
 	}

@@ -1,7 +1,7 @@
 // Command postgres compares dipwell's decisions in PostgreSQL with three
 // published designs in SQL, reimplemented here, and with bare statements: all
-// on one server with the same settings, in turns. It starts and removes the
-// server, or uses the one given by -dsn.
+// on one server with the same settings, in turns. The command starts and
+// removes the server, or uses the one given by -dsn.
 package main
 
 import (
@@ -59,21 +59,21 @@ type bench struct {
 	newRate   int
 	newFor    time.Duration
 
-	bin        string // where pgbench is; "" for the path
-	server     string // its settings, where they are ours
-	postmaster int    // its process; 0: not ours
-	admin      string // DSN of a database from which others are made
+	bin        string // directory of pgbench; "" for the path
+	server     string // settings that the benchmark gave the server
+	postmaster int    // process id of the server; 0: another's server
+	admin      string // DSN of the database from which others are created
 	version    string
 	created    []string // databases
-	roles      []string // that were not there before
+	roles      []string // roles that did not exist before
 	rivals     rivals
 	fast       *schema // dipwell, unlogged
-	conflicts  int     // that reached dipwell's callers
-	decisions  int     // of dipwell's, in the same rounds
+	conflicts  int     // conflicts that reached dipwell's callers
+	decisions  int     // number of dipwell's decisions in the same rounds
 
 	out             strings.Builder
 	targets, missed int
-	share           float64 // cores that other programs kept busy
+	share           float64 // number of cores that other programs kept busy
 }
 
 // A scenario writes one file of tables.
@@ -82,8 +82,8 @@ type scenario struct {
 	run  func(*bench, context.Context) error
 }
 
-// scenarios are registered by the files that implement them, and run in the
-// order of the names of these files.
+// Files that implement scenarios register them; scenarios run in the order
+// of the names of these files.
 var scenarios []scenario
 
 func register(name string, run func(*bench, context.Context) error) {
@@ -144,8 +144,8 @@ func (b *bench) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// others starts measuring other programs' load on the machine. The function
-// that it returns reports how many cores they kept busy.
+// others starts measuring the load of other programs on the machine. The
+// function that others returns reports how many cores they kept busy.
 func (b *bench) others() (func() (float64, error), error) {
 	used := func() (all, ours time.Duration, err error) {
 		if all, err = cpu.Machine(); err != nil {

@@ -33,8 +33,8 @@ func (b *bench) fresh(ctx context.Context) error {
 	})
 }
 
-// freshInSQL measures the same with the SQL function, compared with a bare SQL
-// function.
+// freshInSQL measures first calls of keys with the SQL function, compared with
+// a bare SQL function.
 func (b *bench) freshInSQL(ctx context.Context, p pair) error {
 	take := contender{name: sqlTake, script: "dipwell_fresh.pgbench", database: p.schema.dsn, ours: true}
 	function := contender{name: upsertFunctionName, script: "counter_function_fresh.pgbench", database: p.rivals.dsn}
@@ -106,7 +106,7 @@ func (w *schema) mixed() contender {
 	return c
 }
 
-// empty adds rows of the rivals whose buckets stay empty.
+// empty adds rows to the rivals' tables whose buckets stay empty.
 func (r rivals) empty(ctx context.Context, keys int) error {
 	return withConn(ctx, r.dsn, func(c *conn) error {
 		_, err := c.Exec(ctx, strings.ReplaceAll(sqlFile("gone.sql"), "$1", fmt.Sprint(keys-1))).ReadAll()
@@ -124,8 +124,8 @@ func (r rivals) conditional() contender {
 	return contender{name: conditionalName, open: r.oneStatement(sqlFile("counter_conditional.sql"), "")}
 }
 
-// procRefusing is (b) with a rate of 0 for empty buckets, because its caller
-// passes the rate.
+// procRefusing is design (b) with a rate of 0 for empty buckets, because its
+// caller passes the rate.
 func (r rivals) procRefusing() contender {
 	c := r.proc()
 	c.open = func(ctx context.Context) (load.Session, error) {
@@ -150,7 +150,7 @@ func (r rivals) procRefusing() contender {
 
 const manyKeys = 1_000_000
 
-// zipf measures calls of which few keys get most, and many are new.
+// zipf measures calls in which few keys get most calls, and many keys are new.
 func (b *bench) zipf(ctx context.Context) error {
 	n := manyKeys
 	if b.quick {
@@ -178,7 +178,7 @@ func (b *bench) zipfAt(ctx context.Context, p pair, clients, n int) error {
 	return err
 }
 
-// zipfCoalesced gives the rivals as many connections as single decisions have.
+// zipfCoalesced gives the rivals as many connections as in the scenario of single decisions.
 func (b *bench) zipfCoalesced(ctx context.Context, p pair, n int) error {
 	cs := []contender{p.coalesced(), p.take(), p.proc(), p.counter()}
 	for i := range cs[1:] {

@@ -16,7 +16,7 @@ func init() {
 
 const (
 	analyzedRows    = 100_000
-	leastUnanalyzed = 0.9 // of the rate with statistics
+	leastUnanalyzed = 0.9 // number of turns in a round
 	unanalyzedTurns = 5   // in a round
 )
 
@@ -54,7 +54,7 @@ func (b *bench) neverAnalyzed(ctx context.Context) error {
 	return b.unanalyzedTable(ctx, fmt.Sprintf("Coalesced, %d goroutines", sharers), load.Load{Clients: sharers, Keys: rows, Warm: 1}, verbs, shared, unanalyzed, analyzed)
 }
 
-// readAll reads the whole table, which sets the hint bits of its rows, and
+// readAll reads a whole table, which sets the hint bits of its rows, and
 // makes a checkpoint.
 func (w *schema) readAll(ctx context.Context) error {
 	return withConn(ctx, w.dsn, func(c *conn) error {
@@ -84,7 +84,7 @@ func (b *bench) newUnanalyzed(ctx context.Context, database string, rows int) (*
 	return w, err
 }
 
-// unanalyzedTable compares verb by verb.
+// unanalyzedTable compares the two for each verb.
 func (b *bench) unanalyzedTable(ctx context.Context, title string, l load.Load, vs []verb, of func(*schema, verb) contender, unanalyzed, analyzed *schema) error {
 	var rows [][]string
 	var rs []report.Ratio

@@ -16,8 +16,8 @@ func (p pair) contenders() []contender {
 	return append([]contender{p.statement(), p.take()}, p.rivals.all()...)
 }
 
-// eachDurability runs do with logged tables, which are the default, and with
-// unlogged ones.
+// eachDurability runs do with logged tables, the default, and with unlogged
+// ones.
 func (b *bench) eachDurability(ctx context.Context, do func(pair) error) error {
 	logged, err := b.loggedPair(ctx)
 	if err != nil {
@@ -30,7 +30,8 @@ func (b *bench) eachDurability(ctx context.Context, do func(pair) error) error {
 	return do(pair{b.fast, b.rivals, "unlogged"})
 }
 
-// loggedPair makes both in new databases. The caller closes it.
+// loggedPair makes dipwell and its rivals in new databases with logged tables. The caller
+// closes the pair.
 func (b *bench) loggedPair(ctx context.Context) (p pair, err error) {
 	p.durability = "logged"
 	if p.rivals, err = b.newRivals(ctx, loggedRivalsDB, "logged", b.keys, burst); err != nil {
@@ -40,8 +41,8 @@ func (b *bench) loggedPair(ctx context.Context) (p pair, err error) {
 	return p, err
 }
 
-// onBoth runs do on dipwell alone, with logged tables, which are the default, and with
-// unlogged ones.
+// onBoth runs do on dipwell alone, with logged tables, the default, and with unlogged
+// ones.
 func (b *bench) onBoth(ctx context.Context, do func(ctx context.Context, w *schema, tables string) error) error {
 	w, err := b.newSchema(ctx, loggedDB, "logged")
 	if err != nil {
@@ -54,8 +55,8 @@ func (b *bench) onBoth(ctx context.Context, do func(ctx context.Context, w *sche
 	return do(ctx, b.fast, "unlogged")
 }
 
-// onLogged returns the target that a rate is at least so many times that of another, on
-// logged tables alone, since those are the default.
+// onLogged returns the target that a rate is at least the given multiple of another,
+// for logged tables only, since these are the default.
 func onLogged(tables, than string, least float64) []target {
 	if tables != "logged" {
 		return nil

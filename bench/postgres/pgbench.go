@@ -19,7 +19,7 @@ import (
 )
 
 // reaped is how long the server may take to count the processor time of
-// pgbench's sessions, which end with it.
+// pgbench's sessions, which end together with pgbench.
 const reaped = 100 * time.Millisecond
 
 // pgbench is a runner in which pgbench runs a contender's script.
@@ -70,7 +70,7 @@ func number(out []byte, pattern string) (float64, error) {
 	return strconv.ParseFloat(string(m[1]), 64)
 }
 
-// read adds the latencies of pgbench's logs: the third field, in µs.
+// read adds the latencies in pgbench's logs: their third field, in µs.
 func readLatencies(h *bounded.Histogram, dir string) error {
 	logs, _ := filepath.Glob(filepath.Join(dir, "pgbench_log.*"))
 	for _, name := range logs {

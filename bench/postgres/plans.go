@@ -15,12 +15,12 @@ import (
 
 func init() { register("plans", (*bench).plans) }
 
-// Limits of scenario plans: besides apiLimit, which has neither plans nor overrides.
+// Limits of the scenario plans, besides apiLimit, which has neither plans nor overrides:
 const (
-	raisedLimit = "raised" // otherOverrides other keys have an override
-	ownLimit    = "own"    // every key has an override
-	plansLimit  = "plans"  // has a plan, which callers name
-	manyLimit   = "many"   // manyOverrides keys have an override
+	raisedLimit = "raised" // otherOverrides keys other than the measured ones have an override
+	ownLimit    = "own"    // each of its keys has an override
+	plansLimit  = "plans"  // it has a plan, which callers name
+	manyLimit   = "many"   // manyOverrides of its keys have an override
 )
 
 const (
@@ -29,7 +29,7 @@ const (
 	bareName       = "Limiter.Take, a database without overrides"
 )
 
-// plans measures takes of limits with plans and overrides beside those of one without.
+// plans compares takes from limits with plans and overrides with takes from one without.
 func (b *bench) plans(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Plans and overrides, %d keys\n\n", b.keys)
 	fmt.Fprintf(&b.out, "%d other keys of the limit \"%s\" have an override, every key of the limit \"%s\", and %d keys of the limit \"%s\". "+
@@ -110,8 +110,8 @@ func (b *bench) plansFromGo(ctx context.Context, w, bare *schema, tables string)
 	return nil
 }
 
-// spentOnLogged is onLogged for the processor time, which the flush of commits does not
-// disturb.
+// spentOnLogged is onLogged for the processor time, which commits do not disturb by
+// waiting for the disk.
 func spentOnLogged(tables, than string, least float64) []target {
 	targets := onLogged(tables, than, least)
 	for i := range targets {
@@ -153,7 +153,7 @@ func (b *bench) overridesInMemory(ctx context.Context) error {
 	return nil
 }
 
-// heap returns how many bytes are in use after a collection.
+// heap returns how many bytes of the heap are in use after a garbage collection.
 func heap() float64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -161,7 +161,7 @@ func heap() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// touch takes a token of each of the first n keys.
+// touch takes a token from each of the first n keys.
 func (b *bench) touch(ctx context.Context, l *dipwell.Limiter, take dipwell.Take, n, clients int) error {
 	progress("limit %s: %d keys", take.Limit, n)
 	defer progress("")

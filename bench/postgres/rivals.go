@@ -41,8 +41,8 @@ const (
 	floorName   = "bare counter in a PL/pgSQL function"
 )
 
-// rivals are the designs of sql/ in a database of their own, with tables of one
-// durability.
+// rivals are the designs in sql/, in a database of their own, with tables of
+// one durability.
 type rivals struct {
 	dsn    string
 	tables string
@@ -70,7 +70,7 @@ func (b *bench) newRivals(ctx context.Context, database string, tables string, k
 	})
 }
 
-// designSchema returns the schema of a design. The files have unlogged tables.
+// designSchema returns the schema of a design. The schema files make unlogged tables.
 func designSchema(name string, tables string) string {
 	sql := sqlFile(name + ".sql")
 	if tables == "logged" {
@@ -114,9 +114,9 @@ func (r rivals) counterPGX() contender {
 	}}
 }
 
-// oneStatement opens sessions that run one prepared statement per call. Its
-// first column has the tokens left, or whether the call is allowed. No row is a
-// refusal.
+// oneStatement opens sessions that run one prepared statement per call. The
+// statement's first column has the tokens left, or whether the call is allowed.
+// A result without a row is a refusal.
 func (r rivals) oneStatement(sql, set string) func(context.Context) (load.Session, error) {
 	return func(ctx context.Context) (load.Session, error) {
 		c, err := connect(ctx, r.dsn)
@@ -182,7 +182,7 @@ func (r rivals) tx() contender {
 
 // takeInFive is design (c): five statements, with the arithmetic in Go.
 func (c *conn) takeInFive(ctx context.Context, key string) (bool, error) {
-	p := &c.params // key, tokens, time
+	p := &c.params // the parameters: key, tokens, time
 	nowUS := time.Now().UnixMicro()
 	p[0] = append(p[0][:0], key...)
 	p[1] = binary.BigEndian.AppendUint64(p[1][:0], uint64(nowUS))
@@ -259,7 +259,7 @@ func (c *conn) prepare(ctx context.Context, name, sql string) error {
 var binaryFormat = []int16{1}
 
 // row runs a prepared statement and returns the values of its last row, one
-// after the other. They are valid until the next call.
+// after the other. The values are valid until the next call.
 func (c *conn) row(ctx context.Context, name string, params [][]byte) ([]byte, error) {
 	r := c.ExecStatement(ctx, c.statements[name], params, binaryFormat, binaryFormat)
 	c.buf = c.buf[:0]

@@ -14,22 +14,22 @@ import (
 // A contender is one design under load.
 type contender struct {
 	name   string
-	open   func(context.Context) (load.Session, error) // one session a client, new in each round
-	during func(context.Context) error                 // its background work, while its rounds last
-	ours   bool                                        // conflicts that reach its callers are counted at the end
+	open   func(context.Context) (load.Session, error) // opens a client's session, anew in each round
+	during func(context.Context) error                 // background work of the design while its rounds last
+	ours   bool                                        // count conflicts that reach its callers, for the report at the end
 
-	clients int // instead of the load's
-	keys    int // instead of the load's
+	clients int // number of clients; 0: the load's
+	keys    int // number of keys; 0: the load's
 
-	script   string // in sql/, for pgbench
-	settings string // what its connections set
+	script   string // file in sql/ with the script for pgbench
+	settings string // settings of its connections
 	database string // DSN
 }
 
 // figures are the results of a contender's rounds.
 type figures struct {
 	perSecond, p50, p99, p999 []float64
-	server, client            []float64 // processor time in µs a decision
+	server, client            []float64 // processor time of server and client in µs a decision
 	decisions                 int
 	refused, conflicts        int
 }
@@ -60,7 +60,7 @@ func (f *figures) ratio(other *figures) float64 {
 	return report.Median(rs)
 }
 
-// spent returns the processor time of a decision, of server and client, in µs.
+// spent returns the processor time of a decision, server and client together, in µs.
 func (f *figures) spent() float64 { return report.Median(f.server) + report.Median(f.client) }
 
 // runner makes one round of one contender, in this process or by pgbench.
@@ -72,7 +72,7 @@ func (b *bench) rounds(ctx context.Context, title string, l load.Load, run runne
 	return b.turns(ctx, 1, title, l, run, cs...)
 }
 
-// turns is rounds with each round split into n parts.
+// turns is the function rounds with each round split into n parts.
 func (b *bench) turns(ctx context.Context, n int, title string, l load.Load, run runner, cs ...contender) (map[string]*figures, error) {
 	all := map[string]*figures{}
 	for _, c := range cs {
@@ -115,7 +115,7 @@ func (b *bench) round(ctx context.Context, l load.Load, run runner, c contender)
 	return r, err
 }
 
-// fromGo is the runner in this process.
+// fromGo is the runner that makes the calls in this process.
 func fromGo(ctx context.Context, l load.Load, c contender) (load.Result, error) {
 	return l.Run(ctx, c.open)
 }

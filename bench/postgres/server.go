@@ -12,13 +12,13 @@ import (
 )
 
 // tuned has the settings of a large server, with which the first tables were
-// measured: 10M rows fit into shared_buffers, and checkpoints are rare. Without
+// measured: shared_buffers hold 10M rows, and checkpoints are rare. Without
 // -tuned the server has its defaults: 128 MB of shared_buffers, checkpoints
 // after five minutes or 1 GB.
 var tuned = []string{"shared_buffers=4GB", "max_wal_size=16GB", "checkpoint_timeout=30min"}
 
 // startServer starts a PostgreSQL server, reached over a Unix socket. stop
-// kills it, because its data is not needed any more.
+// kills it, because its data is no longer needed.
 func (b *bench) startServer() (stop func(), err error) {
 	var settings []string
 	b.server = "over a Unix socket, with its default settings (shared_buffers=128MB, synchronous_commit=on, autovacuum=on) and max_connections=200"
@@ -51,7 +51,7 @@ func (b *bench) serverTime() (time.Duration, error) {
 }
 
 // serverChildren returns the part of serverTime that cpu.Family does not count:
-// the postmaster is a child of this process.
+// the postmaster, which is a child of this process.
 func (b *bench) serverChildren() (time.Duration, error) {
 	if b.postmaster == 0 {
 		return 0, nil

@@ -20,12 +20,12 @@ func Own() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// tick is the kernel's unit in /proc/PID/stat: USER_HZ is 100 on every platform.
+// tick is the unit of times in /proc/PID/stat: USER_HZ is 100 on every platform.
 const tick = 10 * time.Millisecond
 
-// Process returns the processor time of a process. It is exact to 1 ns if the
+// Process returns the processor time of a process. The time is exact to 1 ns if the
 // kernel has schedstat and no thread of the process has ended, and to 10 ms otherwise.
-// It returns an error if the process has ended.
+// Process returns an error if the process has ended.
 func Process(pid int) (time.Duration, error) {
 	s, err := read(strconv.Itoa(pid))
 	return s.own, err
@@ -47,7 +47,7 @@ func Server(pid int) (time.Duration, error) {
 		if e.Name()[0] < '0' || e.Name()[0] > '9' {
 			continue
 		}
-		if c, err := read(e.Name()); err == nil && c.parent == pid { // else it ended meanwhile
+		if c, err := read(e.Name()); err == nil && c.parent == pid { // otherwise the process ended meanwhile
 			total += c.own
 		}
 	}
@@ -62,7 +62,7 @@ func Machine() (time.Duration, error) {
 	}
 	first, _, _ := bytes.Cut(b, []byte("\n"))
 	total := 0
-	for i, f := range bytes.Fields(first)[1:] { // user, nice, system, idle, iowait, irq, softirq, …
+	for i, f := range bytes.Fields(first)[1:] { // the line has the times: user, nice, system, idle, iowait, irq, softirq, …
 		if i == 3 || i == 4 || i > 6 {
 			continue
 		}
@@ -81,7 +81,7 @@ func Family() (time.Duration, error) { return Server(os.Getpid()) }
 
 type stat struct {
 	parent     int
-	own, ended time.Duration // ended: children that were waited for
+	own, ended time.Duration // times of the process, and of its children that ended and were waited for
 }
 
 // read parses /proc/PID/stat. The process name, in parentheses, may contain any
@@ -104,7 +104,8 @@ func read(pid string) (s stat, err error) {
 }
 
 // scheduled returns the sum of the first fields of the schedstat files of a process's
-// threads, in ns, or 0 if the kernel has no such files. Threads that have ended have none.
+// threads, in ns, or 0 if the kernel has no such files. Threads that have ended have no such
+// file.
 func scheduled(pid string) (total time.Duration) {
 	threads, _ := filepath.Glob("/proc/" + pid + "/task/*/schedstat")
 	for _, name := range threads {

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// A Draw makes one client's source of keys.
+// A Draw makes the source of keys of one client.
 type Draw func(*rand.Rand) func() string
 
 // Uniform draws from n keys with equal probability.
@@ -27,7 +27,7 @@ func Zipf(exponent float64, n int) Draw {
 
 var seen atomic.Int64
 
-// Fresh returns keys that were not used before in this process.
+// Fresh returns keys that this process has not used before.
 func Fresh(*rand.Rand) func() string {
 	return func() string { return "new:" + strconv.FormatInt(seen.Add(1), 10) }
 }
@@ -35,7 +35,7 @@ func Fresh(*rand.Rand) func() string {
 // Gone is the prefix of keys whose bucket is empty.
 const Gone = "gone:"
 
-// Refused draws uniformly from n keys. A share of them has the prefix Gone.
+// Refused draws uniformly from n keys. A share of these keys has the prefix Gone.
 func Refused(share float64, n int) Draw {
 	return func(r *rand.Rand) func() string {
 		return func() string {
@@ -48,8 +48,8 @@ func Refused(share float64, n int) Draw {
 	}
 }
 
-// Names are made once, so that contenders do not spend time on them; those of
-// large tables are made when they are needed.
+// Names of keys are made once, so that contenders do not spend time on it;
+// those of large tables are made when needed.
 var keyNames, goneNames []string
 
 // NameKeys makes the names of the first n keys.

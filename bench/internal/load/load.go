@@ -20,13 +20,13 @@ type Load struct {
 	Clients  int
 	Keys     int
 	Length   time.Duration
-	Warm     int                           // calls of each client before the clock starts; 0: warmUp
-	Draw     Draw                          // nil: uniform over Keys
-	Conflict func(error) bool              // the server asks the caller to try again; nil: it never does
-	Server   func() (time.Duration, error) // processor time of the server so far; nil: unknown
+	Warm     int                           // calls of each client before the clock starts; 0: the constant warmUp
+	Draw     Draw                          // how clients choose keys; nil: uniformly from Keys
+	Conflict func(error) bool              // whether the server asks the caller to try again; nil: it never does
+	Server   func() (time.Duration, error) // returns the processor time of the server so far; nil: unknown
 }
 
-// A Session is the connection of one client, or its share of a store.
+// A Session is the connection of one client, or its share of a contender's connections.
 type Session struct {
 	Take  func(ctx context.Context, key string) (allowed bool, err error)
 	Close func()
@@ -35,10 +35,10 @@ type Session struct {
 // A Result is the result of one round. Only answered calls count as decisions.
 type Result struct {
 	PerSecond float64
-	Length    time.Duration     // until the last client was answered
-	Times     bounded.Histogram // of answered calls
+	Length    time.Duration     // time until the last client was answered
+	Times     bounded.Histogram // latencies of answered calls
 	Refused   int
-	Conflicts int // that reached the caller, who called again
+	Conflicts int // conflicts that reached the caller, who called again
 
 	Client, Server time.Duration // processor time used in the round
 }
@@ -67,7 +67,7 @@ func (l Load) Run(ctx context.Context, open func(context.Context) (Session, erro
 		}
 		clients[i] = &client{Session: s, Load: &l, key: l.Draw(rand.New(rand.NewPCG(uint64(i), rand.Uint64())))}
 	}
-	calls := context.Background() // a driver would watch one that can be cancelled, in a goroutine a call
+	calls := context.Background() // a driver would watch a cancellable context in a goroutine for each call
 	if err := eachClient(clients, func(c *client) error { return c.warm(calls) }); err != nil {
 		return Result{}, err
 	}
@@ -92,7 +92,7 @@ func (l Load) Run(ctx context.Context, open func(context.Context) (Session, erro
 }
 
 // used starts measuring processor time, while the sessions are open. The
-// function that it returns stores the time used since.
+// function that used returns stores the time used since.
 func (l Load) used() (func(*Result) error, error) {
 	server := l.Server
 	if server == nil {

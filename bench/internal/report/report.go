@@ -1,4 +1,4 @@
-// Package report writes benchmark tables with the machine and the date they were made on.
+// Package report writes benchmark tables with the machine and the date of the measurement.
 package report
 
 import (
@@ -49,8 +49,8 @@ type Ratio struct {
 	Value   float64
 }
 
-// Spread writes the worst and the best of dipwell's ratios in a table in which
-// more is better.
+// Spread writes the worst and the best ratio in a table where a higher ratio
+// is better for dipwell.
 func Spread(w io.Writer, ours string, ratios []Ratio) {
 	if len(ratios) == 0 {
 		return
@@ -68,7 +68,7 @@ func Figure(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// Verdict returns yes or no.
+// Verdict returns "yes", or "**no**" if a target is missed.
 func Verdict(ok bool) string {
 	if ok {
 		return "yes"
@@ -86,8 +86,8 @@ func cpu() string {
 	return runtime.GOARCH
 }
 
-// commit returns the short hash of the measured commit. Changes to results only
-// do not mark it as modified.
+// commit returns the short hash of the measured commit. Changed result files do
+// not mark the commit as modified.
 func commit() string {
 	hash, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
 	if err != nil {
