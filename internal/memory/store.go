@@ -31,40 +31,21 @@ const (
 	maxShards              = 256
 )
 
-// Config sets up a Store. The zero value means the defaults.
+// Config sets up a Store. The zero value means the defaults. Fields without a comment are those
+// of memstore.Config.
 type Config struct {
-	// MaxKeys bounds the number of keys, over all limits. A key whose bucket is
-	// full needs no room. At the bound no key is evicted: calls for a new key fail
-	// with store.ErrFull. Default DefaultMaxKeys.
-	MaxKeys int
-	// MaxKeyBytes bounds the memory for the texts of keys of limits with ListKeys. At the
-	// bound, calls for a new key of such a limit fail with store.ErrFull. Default
-	// bytesPerKey for each of MaxKeys, but at most defaultMaxKeyBytes.
-	MaxKeyBytes int64
-	// MaxReservations bounds the reservations that are not yet due, together with the
-	// cancelled ones of which something is withheld. One of several keys counts once for
-	// each key. At the bound, calls that would make one more fail with store.ErrFull.
-	// Default DefaultMaxReservations.
+	MaxKeys         int
+	MaxKeyBytes     int64
 	MaxReservations int
-	// MaxHolds bounds the holds. One of several keys counts once for each key. Ended ones are
-	// kept for repeated calls, and the oldest of them are forgotten when a new one needs the
-	// room. Once that many are live, calls that would make one more fail with store.ErrFull.
-	// Default DefaultMaxHolds.
-	MaxHolds int
-	// MaxOverrides bounds the overrides, over all limits. At the bound, setting one more
-	// fails with store.ErrFull. As many keys again may have a block that a refusal began: at
-	// about that number a new one ends the oldest of its shard. Default DefaultMaxOverrides.
+	MaxHolds        int
+	// MaxOverrides bounds the overrides, over all limits. As many keys again may have a block
+	// that a refusal began: at about that number a new one ends the oldest of its shard.
 	MaxOverrides int
-	// Clock returns the time in µs since the Unix epoch. Default: the wall clock when the
-	// store was made, plus the monotonic time since then, so that setting the machine's
-	// clock changes nothing.
-	Clock func() int64
+	Clock        func() int64
 	// NotBefore is the earliest time, in µs, that the default clock starts at. It is for
 	// rows that were kept somewhere else and have a later time than the machine's clock.
 	NotBefore int64
-	// Shards is the number of locks, a power of two up to 256. Default: at least 64
-	// and four for each processor of GOMAXPROCS, but fewer for a small MaxKeys.
-	Shards int
+	Shards    int
 }
 
 // A Store keeps buckets in memory. It is safe for concurrent use. The identity
