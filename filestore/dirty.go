@@ -8,6 +8,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -43,17 +44,10 @@ type cycle struct {
 	err    error
 }
 
-// A dirtyKey is a key to be written.
-type dirtyKey struct {
-	def      *store.Definition
-	key      string
-	gaveBack bool // the row on the disk, or its override, may have to be deleted
-}
-
 type dirtyShard struct {
 	mu    sync.Mutex
 	cycle *cycle
-	keys  []dirtyKey
+	keys  []memory.Touched
 	set   []uint32 // hash table by fingerprint, open addressing: index into keys + 1, or 0
 	_     [56]byte
 }
@@ -69,7 +63,7 @@ func (d *dirty) init(maxKeys int) {
 var start = time.Now()
 
 // swap begins a cycle. It returns the previous one, and appends its keys to keys.
-func (d *dirty) swap(keys []dirtyKey) (*cycle, []dirtyKey) {
+func (d *dirty) swap(keys []memory.Touched) (*cycle, []memory.Touched) {
 	old := d.current.Load()
 	c := &cycle{done: make(chan struct{})}
 	if old != nil {
@@ -107,20 +101,20 @@ func (d *dirty) fingerprint(def *store.Definition, key string) uint64 {
 func (d *dirty) add(def *store.Definition, key string) {
 	f := d.fingerprint(def, key)
 	if d.cells[f%numCells].Load() != f^d.current.Load().salt {
-		d.addSlow(f, dirtyKey{def: def, key: key})
+		d.addSlow(f, memory.Touched{Def: def, Key: key})
 	}
 }
 
 // addTo is add that returns the cycle of the key.
-func (d *dirty) addTo(k dirtyKey) *cycle {
-	f := d.fingerprint(k.def, k.key)
-	if c := d.current.Load(); !k.gaveBack && d.cells[f%numCells].Load() == f^c.salt {
+func (d *dirty) addTo(k memory.Touched) *cycle {
+	f := d.fingerprint(k.Def, k.Key)
+	if c := d.current.Load(); !k.GaveBack && d.cells[f%numCells].Load() == f^c.salt {
 		return c
 	}
 	return d.addSlow(f, k)
 }
 
-func (d *dirty) addSlow(f uint64, k dirtyKey) *cycle {
+func (d *dirty) addSlow(f uint64, k memory.Touched) *cycle {
 	sh := &d.shards[f>>58]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -151,11 +145,11 @@ func notify(to chan struct{}) {
 }
 
 // add adds a key to the shard, and reports whether the key was new.
-func (sh *dirtyShard) add(f uint64, k dirtyKey, d *dirty) bool {
+func (sh *dirtyShard) add(f uint64, k memory.Touched, d *dirty) bool {
 	if len(sh.keys)*2 >= len(sh.set) {
 		sh.set = make([]uint32, max(64, 2*len(sh.set)))
 		for i := range sh.keys {
-			at := d.fingerprint(sh.keys[i].def, sh.keys[i].key)
+			at := d.fingerprint(sh.keys[i].Def, sh.keys[i].Key)
 			for at %= uint64(len(sh.set)); sh.set[at] != 0; at = (at + 1) % uint64(len(sh.set)) {
 			}
 			sh.set[at] = uint32(i + 1)
@@ -163,8 +157,8 @@ func (sh *dirtyShard) add(f uint64, k dirtyKey, d *dirty) bool {
 	}
 	at := f % uint64(len(sh.set))
 	for ; sh.set[at] != 0; at = (at + 1) % uint64(len(sh.set)) {
-		if old := &sh.keys[sh.set[at]-1]; old.def == k.def && old.key == k.key {
-			old.gaveBack = old.gaveBack || k.gaveBack
+		if old := &sh.keys[sh.set[at]-1]; old.Def == k.Def && old.Key == k.Key {
+			old.GaveBack = old.GaveBack || k.GaveBack
 			return false
 		}
 	}

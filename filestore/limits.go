@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/dipwell/dipwell/internal/catalog"
+	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
@@ -190,7 +191,7 @@ func (p *limits) renew(d *store.Definition) error {
 			if err = s.mem.SweepKey(present, key); err != nil {
 				return err
 			}
-			s.dirty.addTo(dirtyKey{def: present, key: key, gaveBack: true})
+			s.dirty.addTo(memory.Touched{Def: present, Key: key, GaveBack: true})
 			last = &key
 		}
 		more = len(keys) == renewChunk

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/dipwell/dipwell/internal/catalog"
+	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -46,7 +47,7 @@ func (s *Store) changeOverride(d *store.Definition, key string, change func() er
 	if err := change(); err != nil {
 		return err
 	}
-	s.dirty.addTo(dirtyKey{def: d.Base(), key: key, gaveBack: true})
+	s.dirty.addTo(memory.Touched{Def: d.Base(), Key: key, GaveBack: true})
 	if err := s.writer.flush(); err != nil {
 		return unknownOutcome(err)
 	}

@@ -67,7 +67,7 @@ type Store struct {
 	// Calls that change several keys, or reservations, lock multi for reading. The writer
 	// locks it for writing, so that it sees all of such a call's changes or none.
 	multi       sync.RWMutex
-	multiKeys   []dirtyKey // changed by such calls since the last cycle; see writer.collect
+	multiKeys   []memory.Touched // changed by such calls since the last cycle; see writer.collect
 	multiKeysMu sync.Mutex
 
 	failure atomic.Pointer[error]
@@ -184,8 +184,7 @@ func (s *Store) apply(b *store.Batch) (last *cycle) {
 	}
 	var touched [store.MaxTakes]memory.Touched
 	for i := range b.Groups {
-		for _, t := range s.mem.ApplyWatched(&b.Groups[i], touched[:0]) {
-			k := dirtyKey{t.Def, t.Key, t.GaveBack}
+		for _, k := range s.mem.ApplyWatched(&b.Groups[i], touched[:0]) {
 			if last = laterOf(last, s.dirty.addTo(k)); multi {
 				s.noteMulti(k)
 			}
@@ -202,13 +201,13 @@ func (s *Store) holdCycle(g *store.Group) (last *cycle) {
 		return nil
 	}
 	for i := range g.Ops {
-		last = laterOf(last, s.dirty.addTo(dirtyKey{def: g.Ops[i].Def.Base(), key: g.Ops[i].Key}))
+		last = laterOf(last, s.dirty.addTo(memory.Touched{Def: g.Ops[i].Def.Base(), Key: g.Ops[i].Key}))
 	}
 	return last
 }
 
 // noteMulti records a key that changed together with others. s.multi is locked.
-func (s *Store) noteMulti(m dirtyKey) {
+func (s *Store) noteMulti(m memory.Touched) {
 	s.multiKeysMu.Lock()
 	s.multiKeys = append(s.multiKeys, m)
 	s.multiKeysMu.Unlock()

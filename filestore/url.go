@@ -32,6 +32,7 @@ func ParseURL(text string) (path string, every time.Duration, err error) {
 	if err != nil {
 		return "", 0, fmt.Errorf("store: %q: %w", text, err)
 	}
+	every = defaultEvery
 	for name, v := range values {
 		if name != "durability" {
 			return "", 0, fmt.Errorf("store: %q: file: has no parameter %s%s", text, name, texts.Nearest(name, []string{"durability"}))
@@ -42,9 +43,6 @@ func ParseURL(text string) (path string, every time.Duration, err error) {
 		if every, err = parseEvery(v[0]); err != nil {
 			return "", 0, fmt.Errorf("store: durability: %w", err)
 		}
-	}
-	if every == 0 {
-		every = defaultEvery
 	}
 	return path, every, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"modernc.org/sqlite"
 
+	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -19,7 +20,7 @@ import (
 type writer struct {
 	store        *Store
 	mu           sync.Mutex                     // held during a cycle; keys and limits.Put also run cycles
-	keys         []dirtyKey                     // of the cycle being written, and of failed ones
+	keys         []memory.Touched               // of the cycle being written, and of failed ones
 	reservations map[store.Reservation]struct{} // ids of those that changed
 	holds        map[string]struct{}            // ids of those that changed
 	buckets      []bucket
@@ -44,7 +45,7 @@ type bucket struct {
 	limit    int64 // id
 	key      string
 	state    store.State
-	gaveBack bool // see dirtyKey
+	gaveBack bool // see memory.Touched
 }
 
 const (
@@ -171,9 +172,7 @@ func (g *group) any() bool {
 func (w *writer) collect() (g group) {
 	s := w.store
 	now := s.now()
-	for _, t := range s.mem.Swept() {
-		w.keys = append(w.keys, dirtyKey{t.Def, t.Key, t.GaveBack})
-	}
+	w.keys = append(w.keys, s.mem.Swept()...)
 	for i := range w.keys {
 		w.readBucket(&w.keys[i], now)
 	}
@@ -202,15 +201,15 @@ func changed[K comparable, V any](all map[K]struct{}, ids []K, get func(K) V) ma
 }
 
 // readBucket appends the row of a key to the group.
-func (w *writer) readBucket(key *dirtyKey, now int64) {
+func (w *writer) readBucket(key *memory.Touched, now int64) {
 	s := w.store
-	id, ok := s.limits.lookupID(key.def.Name)
+	id, ok := s.limits.lookupID(key.Def.Name)
 	if !ok {
 		return // its limit was dropped, with its rows
 	}
-	c := s.mem.Changes(key.def, key.key)
-	w.collectRecords(rowKey{id, key.key}, &c)
-	d, gaveBack := s.mem.Registry().Lookup(key.def.Name), key.gaveBack
+	c := s.mem.Changes(key.Def, key.Key)
+	w.collectRecords(rowKey{id, key.Key}, &c)
+	d, gaveBack := s.mem.Registry().Lookup(key.Def.Name), key.GaveBack
 	if c.Found && (d == nil || d.Full(c.Row, now)) {
 		c.Found = false
 	}
@@ -221,7 +220,7 @@ func (w *writer) readBucket(key *dirtyKey, now int64) {
 		gaveBack = gaveBack || d != nil && d.Plans != (store.Plans{})
 	}
 	if c.Found || gaveBack {
-		w.buckets = append(w.buckets, bucket{id, key.key, c.Row, gaveBack})
+		w.buckets = append(w.buckets, bucket{id, key.Key, c.Row, gaveBack})
 	}
 }
 
@@ -275,8 +274,8 @@ func (w *writer) failed(err error) error {
 		s.report(err)
 	}
 	// The same key may have been added by several failed cycles.
-	seen := make(map[dirtyKey]struct{}, len(w.keys))
-	w.keys = slices.DeleteFunc(w.keys, func(m dirtyKey) bool {
+	seen := make(map[memory.Touched]struct{}, len(w.keys))
+	w.keys = slices.DeleteFunc(w.keys, func(m memory.Touched) bool {
 		_, repeated := seen[m]
 		seen[m] = struct{}{}
 		return repeated

@@ -3,6 +3,7 @@ package catalog
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -43,13 +44,8 @@ func FirstEntry(at int64) string { return EntryID(max(at, 0), 0) }
 
 // EntryTime returns the time in an ID.
 func EntryTime(id string) (at int64, err error) {
-	if len(id) != EntryDigits {
+	if len(id) != EntryDigits || strings.Trim(id, "0123456789abcdef") != "" {
 		return 0, fmt.Errorf("audit: %q is not the ID of an entry", id)
-	}
-	for _, c := range []byte(id) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return 0, fmt.Errorf("audit: %q is not the ID of an entry", id)
-		}
 	}
 	return strconv.ParseInt(id[:timeDigits], 16, 64)
 }
