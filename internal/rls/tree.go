@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"cmp"
 	"strings"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -134,24 +135,33 @@ func (n *node) find(key, value string) (next *node, wild bool) {
 	return n.any[key], false
 }
 
-// match returns the node of a descriptor, or nil, and appends the descriptor's key
-// to b. Each entry must match a node of the next level. An entry with
-// share_threshold has its pattern in the key, not its value.
-func (d *domain) match(desc *common.RateLimitDescriptor, b []byte) (*node, []byte) {
-	n := &d.node
+// walk calls each for the entries of a descriptor and the nodes that they match, of which
+// each must be on the next level. shared is the node's share_threshold, if it matches as a
+// wildcard. walk returns the last node, and whether all entries match.
+func (d *domain) walk(desc *common.RateLimitDescriptor, each func(e *common.RateLimitDescriptor_Entry, n *node, shared string)) (last *node, all bool) {
+	last = &d.node
 	for _, e := range desc.GetEntries() {
-		next, wild := n.find(e.GetKey(), e.GetValue())
+		next, wild := last.find(e.GetKey(), e.GetValue())
 		if next == nil {
-			return nil, b
+			return last, false
 		}
-		value := e.GetValue()
-		if wild && next.shared != "" {
-			value = next.shared
+		shared := ""
+		if wild {
+			shared = next.shared
 		}
-		b = appendEntry(b, e.GetKey(), value)
-		n = next
+		each(e, next, shared)
+		last = next
 	}
-	if n == &d.node {
+	return last, true
+}
+
+// match returns the node of a descriptor, or nil, and appends the descriptor's key to b. An
+// entry with share_threshold has its pattern in the key, not its value.
+func (d *domain) match(desc *common.RateLimitDescriptor, b []byte) (*node, []byte) {
+	n, all := d.walk(desc, func(e *common.RateLimitDescriptor_Entry, _ *node, shared string) {
+		b = appendEntry(b, e.GetKey(), cmp.Or(shared, e.GetValue()))
+	})
+	if !all || n == &d.node {
 		return nil, b
 	}
 	return n, b
@@ -160,14 +170,7 @@ func (d *domain) match(desc *common.RateLimitDescriptor, b []byte) (*node, []byt
 // deepest returns the last node that the descriptor's entries match. The node says
 // whether the request may bring a limit.
 func (d *domain) deepest(desc *common.RateLimitDescriptor) *node {
-	n := &d.node
-	for _, e := range desc.GetEntries() {
-		next, _ := n.find(e.GetKey(), e.GetValue())
-		if next == nil {
-			break
-		}
-		n = next
-	}
+	n, _ := d.walk(desc, func(*common.RateLimitDescriptor_Entry, *node, string) {})
 	return n
 }
 
@@ -175,22 +178,12 @@ func (d *domain) deepest(desc *common.RateLimitDescriptor) *node {
 // configured.
 func (d *domain) metricOf(r *rule, desc *common.RateLimitDescriptor) string {
 	b := []byte(d.name)
-	n := &d.node
-	for _, e := range desc.GetEntries() {
-		next, wild := n.find(e.GetKey(), e.GetValue())
-		if next == nil {
-			break
+	d.walk(desc, func(e *common.RateLimitDescriptor_Entry, n *node, shared string) {
+		name := n.metric
+		if r.detailed || n.byValue && shared == "" {
+			name = e.GetKey() + "_" + cmp.Or(shared, e.GetValue())
 		}
-		shared := wild && next.shared != ""
-		switch b = append(b, '.'); {
-		case shared && r.detailed:
-			b = append(append(append(b, e.GetKey()...), '_'), next.shared...)
-		case r.detailed || next.byValue && !shared:
-			b = append(append(append(b, e.GetKey()...), '_'), e.GetValue()...)
-		default:
-			b = append(b, next.metric...)
-		}
-		n = next
-	}
+		b = append(append(b, '.'), name...)
+	})
 	return string(b)
 }
