@@ -145,12 +145,6 @@ func (s *Breaker) metrics() []store.Metric {
 	}
 }
 
-// Open reports whether the breaker is open.
-func (s *Breaker) Open() bool { return s.open.Load() }
-
-// Refused returns the number of calls that failed with ErrOpen.
-func (s *Breaker) Refused() uint64 { return s.refused.Load() }
-
 // Close stops the probes. It does not close the inner store.
 func (s *Breaker) Close() error {
 	s.mu.Lock()

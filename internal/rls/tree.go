@@ -21,15 +21,6 @@ type Rules struct {
 // sentence each: settings without effect, and files with unusual names.
 func (r *Rules) Notes() []string { return r.notes }
 
-// Limits returns the limits of the rules.
-func (r *Rules) Limits() []dipwell.Limit {
-	out := make([]dipwell.Limit, len(r.rules))
-	for i, rule := range r.rules {
-		out[i] = rule.limit
-	}
-	return out
-}
-
 // Domains returns the number of domains.
 func (r *Rules) Domains() int { return len(r.domains) }
 
