@@ -15,19 +15,19 @@ import (
 
 func init() { register("shards", (*bench).shards) }
 
-// Limits of scenario shards: the same, with and without shards.
+// The scenario shards uses two equal limits, one with shards and one without.
 const (
 	oneRowLimit  = "one-row"
 	shardedLimit = "sharded"
 
 	shardClients = 64
 	spreadKeys   = 4096
-	independent  = 8                     // keys without shards, as many rows as a key with shards has
-	work         = 10 * time.Millisecond // of a transaction after its take
+	independent  = 8                     // number of keys without shards: as many rows as a key with shards has
+	work         = 10 * time.Millisecond // time that a transaction works after its take
 )
 
-// shards measures many clients that take from one key. Only grants count: a call that is
-// refused is an error.
+// shards measures many clients that take from one key. Only grants count: a refused call
+// is an error.
 func (b *bench) shards(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## One key of a limit with 8 shards, by the SQL function and by the Go store\n\nDecisions are grants: rows that say that the take is allowed. %d keys have one row each: what so many rows can do at most.\n\n", independent)
 	durable, err := b.newSchema(ctx, loggedDB, "logged")
@@ -91,7 +91,7 @@ func (b *bench) shards(ctx context.Context) error {
 	return nil
 }
 
-// granted makes a refusal an error.
+// granted returns an error if a take was refused.
 func granted(call caller) caller {
 	return func(ctx context.Context, l *dipwell.Limiter, conn *pgx.Conn, key string) (bool, error) {
 		ok, err := call(ctx, l, conn, key)

@@ -34,7 +34,7 @@ func (b *bench) coalescedVerbs(ctx context.Context) error {
 	return nil
 }
 
-// sharedCall is a contender whose calls are coalesced.
+// sharedCall is a contender whose calls are sent together by coalesce.
 func (w *schema) sharedCall(name string, call caller) contender {
 	return contender{name: name, ours: true, open: func(context.Context) (load.Session, error) {
 		return load.Session{Close: func() {}, Take: func(ctx context.Context, key string) (bool, error) { return call(ctx, w.shared, nil, key) }}, nil
@@ -59,7 +59,8 @@ func (b *bench) sharedVerbs(ctx context.Context, w *schema, durability string) e
 	return nil
 }
 
-// sharedCosts measures different costs of one key, alone and among other keys.
+// sharedCosts measures takes of different costs from one key, alone and among takes from other
+// keys.
 func (b *bench) sharedCosts(ctx context.Context, w *schema, durability string) error {
 	same, mixed := w.sharedCall("cost 1", verbs[0].call), w.sharedCall("costs 1 to 5", mixedCosts())
 	hot := []contender{mixed, same}
@@ -76,7 +77,7 @@ func (b *bench) sharedCosts(ctx context.Context, w *schema, durability string) e
 	return nil
 }
 
-// someHot makes one call in twenty on one key.
+// someHot makes one call in twenty on the same key.
 func someHot(hot caller) caller {
 	return func(ctx context.Context, l *dipwell.Limiter, c *pgx.Conn, key string) (bool, error) {
 		if rand.IntN(20) == 0 {

@@ -32,7 +32,8 @@ func (b *bench) single(ctx context.Context) error {
 	})
 }
 
-// singleTargets are the targets of the statement if nothing is written to disk.
+// singleTargets are the targets of dipwell's statement for a take when nothing is written to
+// disk.
 func (p pair) singleTargets(clients int) []target {
 	if p.durability == "logged" {
 		return []target{{over: counterName, ratio: 0.85}}
@@ -44,7 +45,7 @@ func (p pair) singleTargets(clients int) []target {
 	return []target{{over: cronName, ratio: cron}, {over: txName, ratio: 2.3}, {over: counterName, ratio: 0.85}}
 }
 
-// hot measures calls that all use one row.
+// hot measures calls that all use the same row.
 func (b *bench) hot(ctx context.Context) error {
 	fmt.Fprint(&b.out, "## One hot key, single decisions\n\n")
 	return b.eachDurability(ctx, func(p pair) error {

@@ -20,7 +20,8 @@ const (
 	sqlNew     = "dipwell.take, new keys"
 )
 
-// sqlForms are calls of SQL functions. The targets are of the server's processor time.
+// sqlForms are the measured calls of SQL functions. The targets limit the server's processor
+// time.
 var sqlForms = []verb{
 	{name: sqlCounter, call: inSQL("select counter.take($1) is not null")},
 	{name: sqlTake, call: inSQL("select (dipwell.take('" + apiLimit + "', $1)).allowed"), over: sqlCounter, most: 1.5},
@@ -41,7 +42,7 @@ var sqlForms = []verb{
 	{name: "take_all of 2", call: inSQL("select bool_and(allowed) from dipwell.take_all(array['" + apiLimit + "', 'tenant'], array[$1, $1])"), over: sqlTake, most: 2},
 }
 
-// sqlFormLimits are the limits of sqlForms. Each of their keys has a row before.
+// sqlFormLimits are the limits of sqlForms. Each key of these limits has a row before.
 const sqlFormLimits = `
 	select dipwell.define('planned', rate => 300, per => '1 second', burst => 1000000000);
 	select dipwell.define_plan('planned', 'pro', rate => 600);
@@ -84,7 +85,7 @@ func (b *bench) sqlForms(ctx context.Context) error {
 			err = c.once(ctx, sqlFile("counter_fill.sql"), fmt.Sprint(b.keys))
 		}
 		if err == nil {
-			// Each in a transaction of its own, as the calls of users.
+			// Each call has its own transaction, as users' calls do.
 			err = c.once(ctx, fmt.Sprintf(`do $$ begin
 				for k in 0..%d loop
 					perform dipwell.hold('held', 'user:' || k, 1, interval '1 hour'), dipwell.take('planned', 'user:' || k, plan => 'pro'),
@@ -121,7 +122,7 @@ func (b *bench) formTable(times map[string]*spent) {
 	report.Table(&b.out, []string{"", "server µs a call", "×", "of", "target", "reached"}, rows)
 }
 
-// firstSessions is how many sessions of one call each form has in a round.
+// firstSessions is how many sessions each form opens in a round; a session makes one call.
 const firstSessions = 20
 
 func (b *bench) firstCalls(ctx context.Context, w *schema) error {

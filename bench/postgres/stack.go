@@ -23,13 +23,13 @@ const (
 	aloneName = "the store alone"
 )
 
-// A stacked is a limiter over a stack in PostgreSQL.
+// A stacked is a limiter over PostgreSQL and the decorators of a stack.
 type stacked struct {
 	*stack.Stack
 	limiter *dipwell.Limiter
 }
 
-// stack adds the decorators that dipwell serve uses.
+// stack puts the decorators that dipwell serve uses around a store.
 func (w *schema) stack(ctx context.Context) (*stacked, error) {
 	s, err := stack.New(ctx, w.store, stack.Options{Breaker: true, DenyMaxAge: time.Second, Fallback: true})
 	if err != nil {
@@ -38,7 +38,7 @@ func (w *schema) stack(ctx context.Context) (*stacked, error) {
 	return &stacked{s, w.limiter.With(s.Store)}, nil
 }
 
-// called returns a contender with another name.
+// called returns a copy of a contender with another name.
 func called(name string, c contender) contender {
 	c.name = name
 	return c
@@ -49,7 +49,7 @@ func called(name string, c contender) contender {
 var stackTargets = []struct {
 	callers         int
 	published, bare float64
-	connections     []int // that the rivals may choose from
+	connections     []int // numbers of connections that the rivals may choose from
 }{
 	{1, 0.95, 0.85, []int{1}},
 	{8, 1.1, 0.95, []int{4, 8}},
@@ -57,7 +57,7 @@ var stackTargets = []struct {
 	{512, 10, 8, []int{8, 16, 32, 64}},
 }
 
-// durable makes logged tables and a stack.
+// durable makes logged tables and a stack over them.
 func (b *bench) durable(ctx context.Context) (p pair, s *stacked, err error) {
 	if p, err = b.loggedPair(ctx); err == nil {
 		s, err = p.stack(ctx)
@@ -108,7 +108,7 @@ func (b *bench) stacked(ctx context.Context) error {
 	return b.noDeadlocks(ctx, p.schema)
 }
 
-// connections writes the rivals' numbers of connections.
+// connections writes the numbers of connections that the rivals chose.
 func (b *bench) connections(cs []contender) {
 	var had []string
 	for _, c := range cs {
@@ -117,7 +117,7 @@ func (b *bench) connections(cs []contender) {
 	fmt.Fprintf(&b.out, "Connections: %s.\n\n", strings.Join(had, ", "))
 }
 
-// best returns a contender with its best number of connections.
+// best returns a rival with the number of connections at which it is fastest.
 func (b *bench) best(ctx context.Context, c contender, connections []int) (contender, error) {
 	most := 0.0
 	out := c

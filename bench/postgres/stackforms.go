@@ -15,10 +15,10 @@ import (
 
 func init() { register("stackforms", (*bench).stackForms) }
 
-// stackCallers is how many goroutines call.
+// stackCallers is how many goroutines call the stack.
 const stackCallers = 32
 
-// stackForms measures calls that are more than a Take, through the stack of dipwell serve.
+// stackForms measures calls other than a plain Take, through the stack of dipwell serve.
 func (b *bench) stackForms(ctx context.Context) error {
 	p, s, err := b.durable(ctx)
 	if err != nil {
@@ -56,8 +56,8 @@ func (b *bench) stackForms(ctx context.Context) error {
 	forms := []struct {
 		name  string
 		call  caller
-		calls float64 // that each of them makes
-		least float64 // of the Takes a second
+		calls float64 // calls that each decision makes
+		least float64 // target: share of the rate of Takes
 	}{
 		{verbTake, one((*dipwell.Limiter).Take), 1, 0},
 		{"with a floor", func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {

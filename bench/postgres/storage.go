@@ -72,7 +72,7 @@ func (b *bench) grow(ctx context.Context, c contender, dsn, table string, length
 		fmt.Sprintf("× %.1f", after.total/before.total), fmt.Sprintf("%.2f %%", share), dead}, err
 }
 
-// sizes of a table, in bytes.
+// sizes has the sizes of a table, in bytes.
 type sizes struct{ total, heap float64 }
 
 func measure(ctx context.Context, dsn, table string) (s sizes, err error) {
@@ -90,14 +90,14 @@ func measure(ctx context.Context, dsn, table string) (s sizes, err error) {
 const refillRows = 100_000
 
 // refillCost times the statement that design (a) runs each second, if no bucket
-// is full, and its effect on calls.
+// is full, and how it slows calls.
 func (b *bench) refillCost(ctx context.Context) error {
 	rows := refillRows
 	if b.quick {
 		rows /= 10
 	}
 	load.NameKeys(rows)
-	theirs, err := b.newRivals(ctx, freshToo, "unlogged", rows, burst/2) // half full: each row is due each time
+	theirs, err := b.newRivals(ctx, freshToo, "unlogged", rows, burst/2) // half full, so that each row is due each time
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (b *bench) manyRows(ctx context.Context) error {
 	return nil
 }
 
-// hotUpdates reports the share of HOT updates, of all runs on these tables.
+// hotUpdates reports the share of HOT updates in all runs on these tables.
 func (b *bench) hotUpdates(ctx context.Context) error {
 	take, cron := b.fast.take(), b.rivals.cron()
 	if _, err := b.rounds(ctx, "HOT updates", load.Load{Clients: 8, Keys: b.keys}, fromGo, take, cron); err != nil {

@@ -20,14 +20,14 @@ func init() {
 	register("newkeys", (*bench).newKeys)
 }
 
-// Rows of the table that is swept.
+// Numbers of rows in the table that is swept.
 const (
 	liveRows  = 1_000_000
-	sweptRows = 10_000 // by one call, and by one bare DELETE
+	sweptRows = 10_000 // rows deleted by one call, and by one bare DELETE
 )
 
-// sweepCost compares Sweep of full rows behind a million live ones with a
-// DELETE of as many rows whose places are known.
+// sweepCost compares a Sweep of full rows behind a million live ones with
+// a DELETE of as many rows whose places are known.
 func (b *bench) sweepCost(ctx context.Context) error {
 	live := liveRows
 	if b.quick {
@@ -74,7 +74,7 @@ func (b *bench) sweepCost(ctx context.Context) error {
 	return nil
 }
 
-// full adds rows that have long been full.
+// full adds rows to the table whose buckets have long been full.
 func (w *schema) full(ctx context.Context, rows int) error {
 	_, err := w.pool.Exec(ctx, `insert into dipwell.buckets (used, ts, limit_id, version, key)
 		select l.unit, dipwell_internal.now_us() - 3600000000, l.id, l.version, 'full:' || i from dipwell.limits l, generate_series(1, $1::int) i where l.name = $2`, rows, apiLimit)
@@ -111,15 +111,15 @@ func (w *schema) deleteBare(ctx context.Context) (took time.Duration, err error)
 	return took, errors.Join(err, e)
 }
 
-// An expiring key has one token that comes back in the time life.
+// An expiring key has one token, which comes back in the time life.
 const (
 	expiringLimit = "expiring"
 	life          = 20 * time.Second
 	newCallers    = 512
 )
 
-// newKeys measures the number of rows while new keys arrive that live for a
-// while, with and without a janitor.
+// newKeys measures the number of rows while short-lived new keys arrive,
+// with and without a sweeper.
 func (b *bench) newKeys(ctx context.Context) error {
 	length := b.newFor
 	if b.quick {
@@ -153,10 +153,10 @@ func (b *bench) newKeys(ctx context.Context) error {
 	return nil
 }
 
-// arrival is a run of new keys.
+// arrival is a run in which new keys arrive.
 type arrival struct {
 	perSecond  float64
-	rows, live int64 // when it ended
+	rows, live int64 // rows in all and live rows, when the run ended
 	worst      float64
 	size       float64
 	swept      sweeps
@@ -221,8 +221,8 @@ func (b *bench) arrive(ctx context.Context, a *arrival, database string, length 
 	})
 }
 
-// watch compares, once a second, the rows (those inserted less those swept)
-// with those inserted within the time life.
+// watch compares, once a second, the number of rows (inserted less swept)
+// with the number inserted within the time life.
 func (b *bench) watch(ctx context.Context, a *arrival, load *newcomers, length time.Duration, did func() sweeps) error {
 	var came []int64
 	tick := time.NewTicker(time.Second)
@@ -248,7 +248,7 @@ func (b *bench) watch(ctx context.Context, a *arrival, load *newcomers, length t
 	return nil
 }
 
-// newcomers takes from one new key after the other.
+// newcomers takes from one new key after another.
 type newcomers struct {
 	limiter *dipwell.Limiter
 	rate    int

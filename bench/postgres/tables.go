@@ -13,7 +13,7 @@ import (
 type target struct {
 	over  string
 	ratio float64
-	spent bool // of processor time
+	spent bool // compares processor time, not rates
 }
 
 // compare writes a table of contenders, in order, with dipwell's ratio to each.
@@ -67,13 +67,13 @@ func (b *bench) verdict(name string, ours, theirs *figures, targets []target) []
 	return []string{"", ""}
 }
 
-// reach writes a target of a contender that is not the table's first.
+// reach writes the target of a contender other than the first.
 func (b *bench) reach(ours, theirs string, fs map[string]*figures, least float64) {
 	r := fs[ours].rate() / fs[theirs].rate()
 	fmt.Fprintf(&b.out, "%s: %.2f × %s; target ≥ %g: %s\n\n", ours, r, theirs, least, b.reached(r >= least))
 }
 
-// reached counts the targets and writes yes or no.
+// reached counts the targets and returns yes or no for one.
 func (b *bench) reached(ok bool) string {
 	b.targets++
 	if !ok {

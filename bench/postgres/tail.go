@@ -13,12 +13,12 @@ import (
 	"github.com/dipwell/dipwell/internal/bounded"
 )
 
-// tailLoad is the share of the store's capacity at which latencies are
-// measured.
+// tailLoad is the load at which latencies are measured, as a share of
+// the store's capacity.
 const tailLoad = 0.3
 
-// tail measures latencies far below capacity. Calls arrive at random times,
-// whether earlier ones were answered or not.
+// tail measures latencies at loads far below capacity. Calls arrive at
+// random times, whether or not earlier ones were answered.
 func (b *bench) tail(ctx context.Context) error {
 	w, s, err := b.durable(ctx)
 	if err != nil {
@@ -142,7 +142,7 @@ func (b *bench) mixed(ctx context.Context) error {
 	return nil
 }
 
-// mixedCallers makes calls until ctx ends.
+// mixedCallers makes the calls of these callers until ctx ends.
 func mixedCallers(ctx context.Context, s *stacked, n int) error {
 	var wg sync.WaitGroup
 	var failed atomic.Pointer[error]

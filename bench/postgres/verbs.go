@@ -18,9 +18,9 @@ import (
 
 func init() { register("verbs", (*bench).verbs) }
 
-// otherLimits are those of groups besides the common limit, one that Reset
-// uses, one with calendar windows, a leaky bucket in which hardly any call
-// waits, and one for reservations.
+// otherLimits are the limits besides apiLimit: those of groups, one that
+// Reset uses, one with calendar windows, a leaky bucket in which hardly
+// any call waits, and one for reservations.
 var otherLimits = []dipwell.Limit{
 	{Name: "tenant", Rate: perSecond, Period: time.Second, Burst: burst},
 	{Name: "global", Rate: perSecond, Period: time.Second, Burst: burst},
@@ -34,9 +34,9 @@ var otherLimits = []dipwell.Limit{
 type verb struct {
 	name   string
 	call   caller
-	over   string  // the verb that it is compared with
-	most   float64 // times its processor time; 0: no target
-	shared float64 // times Take's rate, at least, coalesced; 0: no target
+	over   string  // name of the verb that it is compared with
+	most   float64 // target: at most so many times that verb's processor time; 0: none
+	shared float64 // target: at least so many times Take's rate if coalesced; 0: none
 }
 
 // A caller makes one call, through a limiter or on a connection.
@@ -78,7 +78,7 @@ func reset(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bo
 	return err == nil, err
 }
 
-// mixedCosts takes from 1 to 5 tokens.
+// mixedCosts takes from 1 to 5 tokens from a key.
 func mixedCosts() caller {
 	var n atomic.Int64
 	return func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
@@ -105,7 +105,7 @@ const (
 	sqlTake  = "dipwell.take"
 )
 
-// verbs lists the library's verbs first.
+// verbs lists the measured verbs, the library's first.
 var verbs = []verb{
 	{name: verbTake, call: one((*dipwell.Limiter).Take)},
 	{"TakeAll of 2", takeAll(apiLimit, "tenant"), verbTake, 2.2, 0.3},
@@ -132,7 +132,7 @@ var sqlVerbs = []verb{
 	{"dipwell.take_all of 2", inSQL("select bool_and(allowed) from dipwell.take_all(array['" + apiLimit + "', 'tenant'], array[$1, $1])"), sqlTake, 2.5, 0},
 }
 
-// newSchemaAll is newSchema with the other limits, and with the counters of
+// newSchemaAll is newSchema with otherLimits too, and with the counters of
 // byHand.
 func (b *bench) newSchemaAll(ctx context.Context, tables string) (*schema, error) {
 	w, err := b.newSchemaVerbs(ctx, verbsDB, tables, b.keys)
@@ -149,7 +149,7 @@ func (b *bench) newSchemaAll(ctx context.Context, tables string) (*schema, error
 	return w, err
 }
 
-// newSchemaVerbs is newSchemaRows with the other limits.
+// newSchemaVerbs is newSchemaRows with otherLimits too.
 func (b *bench) newSchemaVerbs(ctx context.Context, database string, tables string, rows int) (*schema, error) {
 	w, err := b.newSchemaRows(ctx, database, tables, rows)
 	if err != nil {
@@ -184,7 +184,7 @@ func (b *bench) verbs(ctx context.Context) error {
 	return nil
 }
 
-// spent has the processor time of one verb's calls in µs, one figure per round.
+// spent has the processor time of one verb's calls in µs, a figure for each round.
 type spent struct{ server, client []float64 }
 
 func (s *spent) total() float64 { return report.Median(s.server) + report.Median(s.client) }
@@ -198,7 +198,7 @@ func (b *bench) verbsOf(ctx context.Context, w *schema, durability string) error
 	return err
 }
 
-// timeVerbs measures verbs in turns.
+// timeVerbs measures several verbs in turns.
 func (b *bench) timeVerbs(ctx context.Context, w *schema, title string, all []verb) (map[string]*spent, error) {
 	times := map[string]*spent{}
 	for round := range b.numRounds {
@@ -238,8 +238,8 @@ func (b *bench) verbTable(all []verb, times map[string]*spent, durability string
 	report.Table(&b.out, []string{"", "server µs a call", "client µs a call", "both ×", "of", "target", "reached"}, rows)
 }
 
-// warmCalls is the number of calls before measuring: from the sixth execution
-// on, the server may use a generic plan.
+// warmCalls is the number of calls before measuring begins: from the sixth
+// execution on, the server may use a statement's generic plan.
 const warmCalls = 20
 
 // timeVerb makes calls for a while on one connection, and returns the processor

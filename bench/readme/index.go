@@ -33,7 +33,7 @@ func indexOf(all []*results, table string) string {
 	return b.String()
 }
 
-// targets returns the rows and lines that end in yes and in no.
+// targets returns the table rows and lines that end in yes, and those that end in no.
 func (r *results) targets() (yes, no []string) {
 	add := func(verdict, what string) {
 		switch verdict {
@@ -60,7 +60,7 @@ func (r *results) targets() (yes, no []string) {
 	return yes, no
 }
 
-// named returns the cells of the target and of ratios.
+// named returns the cells with the target and with ratios.
 func named(head, row []string) (out []string) {
 	for i, c := range row {
 		if c != "" && (head[i] == "target" || strings.Contains(head[i], "÷") || strings.Contains(head[i], "×") || strings.HasPrefix(c, "≥") || strings.HasPrefix(c, "≤") || head[i] == "measured" || head[i] == "reached") {

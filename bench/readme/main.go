@@ -62,11 +62,11 @@ func figures(root string) (readme, index string, err error) {
 	return before + begin + block + end + after, indexOf(all, table), err
 }
 
-// plain names rivals as a reader knows them who has not seen the tables.
+// plain maps the tables' names of rivals to names that a new reader knows.
 var plain = strings.NewReplacer("(a) refill each second", "an UPDATE that refills each second", "(b) PL/pgSQL, SERIALIZABLE", "a PL/pgSQL function under SERIALIZABLE",
 	"bare counter upsert", "a bare counter upsert", "GCRA map", "a map with GCRA", "ulule", "ulule/limiter", " on Redis", "")
 
-// readmeTable returns the table of README.md: the rates alone.
+// readmeTable returns the table of README.md, which has rates only.
 func readmeTable(all []*results) (string, error) {
 	var b strings.Builder
 	b.WriteString("\n")
@@ -95,7 +95,7 @@ func readmeTable(all []*results) (string, error) {
 	return b.String(), nil
 }
 
-// readAll reads every results file, by name.
+// readAll reads every results file and returns them by name.
 func readAll(dir string) ([]*results, error) {
 	var names []string
 	for _, pattern := range []string{"*.md", "*/*.md"} {
@@ -149,7 +149,7 @@ func quotesOf(all []*results, quotes []quote) (string, error) {
 	return b.String(), nil
 }
 
-// in returns the file that has the quote's tables.
+// in returns the results file that has the quote's tables.
 func (q *quote) in(all []*results) (*results, error) {
 	i := slices.IndexFunc(all, func(r *results) bool { return r.name == q.file })
 	if i < 0 {
@@ -187,7 +187,7 @@ func ends(rs []report.Ratio) (worst, best string) {
 
 var machine = regexp.MustCompile(`^(\d{4}-\d\d-\d\d), (.*?), go`)
 
-// madeWhen returns the machine and day of the files.
+// madeWhen returns the machine and the day of the measurements in the files.
 func madeWhen(used []*results) string {
 	var order []string
 	files := map[string][]string{}

@@ -10,21 +10,21 @@ import (
 )
 
 // A quote is a row of the table in bench/results/README.md: dipwell's worst and
-// best ratio in some tables of one file. More is better.
+// best ratio in some tables of one file. A higher ratio is better for dipwell.
 type quote struct {
-	readme   string // what README.md calls it; "": it is not there
+	readme   string // name in README.md; "": README.md does not have the quote
 	what     string
-	tables   string // logged or unlogged, where there are tables
+	tables   string // logged or unlogged, for files that have both
 	file     string
-	sections []string // the tables' headings
-	column   string   // of ratios of rates
-	spent    string   // of ratios of processor time; "": there is none
-	rows     []string // the only ones; none: all but those of except
+	sections []string // headings of the tables that the quote reads
+	column   string   // heading of the column with ratios of rates
+	spent    string   // heading of the column with ratios of processor time; "": there is none
+	rows     []string // the rows that the quote reads; none: all but those in except
 	except   []string
-	against  string // what the column compares with, where the rows are ours
+	against  string // what the column compares with, if the rows are dipwell's
 }
 
-// short removes from a heading what the row already has.
+// short removes from a heading what the row of the quote already says.
 var short = strings.NewReplacer("On PostgreSQL, logged, ", "", "In memory, ", "", ", logged", "", ", unlogged", "", ", 4 connections", "")
 
 func (q *quote) link() string { return strings.TrimSuffix(path.Base(q.file), ".md") }

@@ -15,12 +15,12 @@ type table struct {
 	rows    [][]string
 }
 
-// results has a file's tables, and the line with their machine and date.
+// results has a file's tables, and the line that names their machine and date.
 type results struct {
 	name   string // under bench/results
 	made   string
 	tables []table
-	lines  []string // that are no table: where a target stands alone
+	lines  []string // lines outside of tables, where single targets are
 }
 
 func read(dir, name string) (*results, error) {
@@ -62,7 +62,7 @@ func cells(line string) (cs []string) {
 	return cs
 }
 
-// column returns the index of a column, or -1.
+// column returns the index of a column by its name, or -1.
 func (t *table) column(name string) int {
 	for i, h := range t.head {
 		if h == name {
@@ -72,7 +72,7 @@ func (t *table) column(name string) int {
 	return -1
 }
 
-// number returns the first number in a cell.
+// number returns the first number in a table's cell.
 func number(cell string) (float64, bool) {
 	v, err := strconv.ParseFloat(strings.Trim(cell, " ×*"), 64)
 	return v, err == nil

@@ -19,8 +19,8 @@ func at1to32(durability string) []string {
 	return []string{"1 client, " + durability, "8 clients, " + durability, "32 clients, " + durability}
 }
 
-// quotes are those of bench/results/README.md, in its order. They leave out
-// controls that decide nothing and dipwell's other contenders.
+// quotes are the rows of bench/results/README.md, in its order. Quotes
+// leave out controls that decide nothing and dipwell's other contenders.
 var quotes = []quote{
 	{what: "memory: one hot key", file: "memory.md", sections: []string{"One hot key"}, column: faster, except: controls},
 	{readme: "in memory, 10,000 keys", what: "memory: 10,000 keys", file: "memory.md", sections: []string{"10,000 keys"}, column: faster, except: controls},

@@ -24,7 +24,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// lanes is the number of concurrent batches, as in the service.
+// lanes is the number of concurrent batches, as many as in the service.
 const lanes = 4
 
 // A contender makes one call for a key, and reports whether it was allowed.
@@ -33,8 +33,8 @@ type contender func(ctx context.Context, key string) (bool, error)
 // bench has the running servers and the contenders that use them.
 type bench struct {
 	contenders   map[string]contender
-	single       *dipwell.Limiter // over Redis as it is, with the other limits too
-	coalesced    *dipwell.Limiter // and behind coalesce
+	single       *dipwell.Limiter // limiter over Redis without decorators, with the other limits too
+	coalesced    *dipwell.Limiter // the same limiter behind coalesce
 	redis        *redis.Client
 	postmaster   int
 	modules      []string
@@ -184,7 +184,7 @@ func (b *bench) add(s store.Store, single, coalesced string, lane func() (store.
 	return nil
 }
 
-// taker takes one token; for keys with the prefix Gone, from a drained limit.
+// taker takes one token from a key; keys with the prefix Gone use a drained limit.
 func taker(l *dipwell.Limiter) contender {
 	return func(ctx context.Context, key string) (bool, error) {
 		limit := commonLimit
@@ -196,7 +196,7 @@ func taker(l *dipwell.Limiter) contender {
 	}
 }
 
-// serverTime returns the processor time that both servers have used.
+// serverTime returns the processor time that both servers (Redis and PostgreSQL) have used.
 func (b *bench) serverTime() (time.Duration, error) {
 	pg, err := cpu.Server(b.postmaster)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command redis compares dipwell's decisions in Redis with go-redis/redis_rate
-// and with dipwell's decisions in PostgreSQL: one client program, one machine,
-// in turns.
+// Command redis compares dipwell's decisions in Redis with
+// go-redis/redis_rate's and with dipwell's decisions in PostgreSQL: one client
+// program, one machine, in turns.
 package main
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/report"
 )
 
-// The limit refuses no call, to measure charges. At much higher rates
-// redis_rate's arithmetic rounds to zero, and it writes no key.
+// The limit refuses no call, so that charges are measured. At much higher rates
+// redis_rate's arithmetic rounds to zero, and redis_rate writes no key.
 const (
 	perSecond = 1_000_000
 	burst     = 10_000_000
@@ -56,13 +56,13 @@ type scenario struct {
 	title   string
 	clients int
 	keys    int
-	draw    load.Draw // nil: uniform over keys
-	refuse  bool      // nine calls of ten
-	names   []string  // the first is what the others are compared with
+	draw    load.Draw // how keys are drawn; nil: uniformly
+	refuse  bool      // nine calls of ten are refused
+	names   []string  // names of the contenders; the others are compared with the first
 	targets []target
 }
 
-// A target is the ratio that one contender is to reach compared with another.
+// A target is the ratio that one contender must reach to another.
 type target struct {
 	ours, theirs string
 	ratio        float64
@@ -188,7 +188,7 @@ func (b *bench) measure(ctx context.Context, w io.Writer, s scenario, rounds int
 		}
 	}
 	for i := range rounds {
-		for j := range s.names { // start with another contender in each round
+		for j := range s.names { // each round starts with another contender
 			name := s.names[(i+j)%len(s.names)]
 			r, err := b.round(ctx, s, name, length)
 			if err != nil {
@@ -254,7 +254,7 @@ func (b *bench) round(ctx context.Context, s scenario, name string, length time.
 	return r, err
 }
 
-// module returns the version of a library in this program.
+// module returns the version of a module that this program was built with.
 func (b *bench) module(part string) string {
 	i := slices.IndexFunc(b.modules, func(m string) bool { return strings.Contains(m, part) })
 	if i < 0 {

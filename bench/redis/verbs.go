@@ -18,8 +18,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// limits are those of dipwell's contenders. The last one is drained at the
-// start.
+// limits are the limits that dipwell's contenders use. The last limit
+// is drained at the start.
 var limits = []dipwell.Limit{
 	{Name: commonLimit, Rate: perSecond, Period: time.Second, Burst: burst},
 	{Name: "tenant", Rate: perSecond, Period: time.Second, Burst: burst},
@@ -30,11 +30,11 @@ var limits = []dipwell.Limit{
 	{Name: "globe", Rate: perSecond, Period: time.Second, Burst: burst, Shared: true},
 	{Name: "team", Rate: perSecond, Period: time.Second, Burst: burst, Parent: "globe"},
 	{Name: "member", Rate: perSecond, Period: time.Second, Burst: burst, Parent: "team"},
-	{Name: "held", Rate: 1, Period: time.Second, Burst: burst}, // what is held does not come back by time
+	{Name: "held", Rate: 1, Period: time.Second, Burst: burst}, // held tokens do not come back by time
 	{Name: "jobs", Algorithm: dipwell.Concurrency, Burst: 100},
 }
 
-// crowdKey has crowd live holds under the limit held.
+// crowdKey is a key of the limit held that has as many live holds as the constant crowd says.
 const (
 	crowdKey = "crowd"
 	crowd    = 1000
@@ -43,7 +43,7 @@ const (
 // overridden is the number of keys of plansLimit that have an override.
 const overridden = 1000
 
-// prepare sets overrides and makes holds.
+// prepare sets the overrides and makes the holds that the verbs need.
 func (b *bench) prepare(ctx context.Context) error {
 	for i := range overridden {
 		if _, err := b.single.SetOverride(ctx, plansLimit, dipwell.Override{Key: overriddenKey(i), Burst: 2 * burst}); err != nil {
@@ -60,7 +60,7 @@ func (b *bench) prepare(ctx context.Context) error {
 
 func overriddenKey(i int) string { return "vip" + load.Key(i) }
 
-// overridesOf takes from keys that have an override, in turn.
+// overridesOf takes from the keys that have an override, in turn.
 func overridesOf() caller {
 	var n atomic.Int64
 	return func(ctx context.Context, l *dipwell.Limiter, _ string) (bool, error) {
@@ -79,7 +79,8 @@ func levels(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
 	return d.Allowed, err
 }
 
-// holdAndSettle holds 10 and settles to 7; key is used if the one given is empty.
+// holdAndSettle holds 10 tokens and settles to 7, of the given key, or of key if that is
+// empty.
 func holdAndSettle(limit, of string) caller {
 	return func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
 		if of != "" {
@@ -101,7 +102,7 @@ type verb struct {
 	name          string
 	call          caller
 	target, least float64
-	alone         bool // is not measured coalesced
+	alone         bool // the verb is not measured coalesced
 }
 
 // A caller makes one call for a key, and reports whether it was allowed.
@@ -146,7 +147,7 @@ var verbs = []verb{
 	{name: "Hold and settle of a concurrency limit", call: holdAndSettle("jobs", ""), target: 2.2, alone: true},
 }
 
-// mixedCosts takes from 1 to 5 tokens.
+// mixedCosts takes from 1 to 5 tokens from a key.
 func mixedCosts() caller {
 	var n atomic.Int64
 	return func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
@@ -155,7 +156,7 @@ func mixedCosts() caller {
 	}
 }
 
-// tenants takes from a user and from one of few tenants.
+// tenants takes from a user and from one of a few tenants.
 func tenants(few int64) caller {
 	var n atomic.Int64
 	return func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
@@ -176,12 +177,12 @@ func fivePercent(rare caller) caller {
 	}
 }
 
-// over returns a contender that makes call c of limiter l.
+// over returns a contender that makes the call c through the limiter l.
 func over(l *dipwell.Limiter, c caller) contender {
 	return func(ctx context.Context, key string) (bool, error) { return c(ctx, l, key) }
 }
 
-// addCalls adds a coalesced contender for each verb, and the mixes.
+// addCalls adds a coalesced contender for each verb, and those of mixed calls.
 func (b *bench) addCalls() {
 	for _, v := range verbs {
 		b.contenders[v.name] = over(b.coalesced, v.call)

@@ -1,5 +1,5 @@
 // Command replay compares the replay of access logs in several formats with loops
-// that only split their lines and parse their times. They are benchmarks of package
+// that only split the lines and parse their times. Both are benchmarks of package
 // replay, run in turns, on one thread and on two.
 package main
 
@@ -16,7 +16,7 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/report"
 )
 
-// contenders are the benchmarks, in the order of the table.
+// contenders are the names of the benchmarks, in the order of the table.
 var contenders = []struct{ bench, name string }{
 	{"BenchmarkReplayInOrder", "replay, a combined log in order"},
 	{"BenchmarkReplayLate30s", "replay, lines up to 30 s late: sorted"},
@@ -60,7 +60,7 @@ func run(rounds int, out string) error {
 	return nil
 }
 
-// threads are the values of GOMAXPROCS.
+// threads are the values of GOMAXPROCS that are measured.
 var threads = []string{"1", "2"}
 
 // line matches a benchmark's output. go test appends the number of threads if

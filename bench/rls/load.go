@@ -23,16 +23,16 @@ import (
 type contender struct {
 	name, addr string
 	pid, conns int
-	store      int // its store's first process; 0: none
+	store      int // process id of its store's first process; 0: it has none
 	clients    []*grpc.ClientConn
 	measured
 }
 
-// measured has the results of the rounds of one load; processor times are in µs
-// per call.
+// measured has the results of the rounds under one load; processor times are in
+// µs per call.
 type measured struct{ perSecond, server, storeTime, client, p99 []float64 }
 
-// users and gone are made once, so that the client uses little time.
+// users and gone are the requests, made once so that the client uses little time.
 var users, gone = requests("user"), requests("gone")
 
 func requests(kind string) []*pb.RateLimitRequest {
@@ -68,7 +68,7 @@ func (c *contender) disconnect() {
 	}
 }
 
-// ask makes a call and wants a decision of the limit.
+// ask makes a call and panics unless a limit decided it.
 func ask(ctx context.Context, client pb.RateLimitServiceClient, i int, o ...grpc.CallOption) error {
 	r, err := client.ShouldRateLimit(ctx, users[i%keys], o...)
 	if err != nil {
@@ -80,7 +80,7 @@ func ask(ctx context.Context, client pb.RateLimitServiceClient, i int, o ...grpc
 	return nil
 }
 
-// refusal makes a call and wants a refusal.
+// refusal makes a call and panics unless it is refused.
 func refusal(ctx context.Context, client pb.RateLimitServiceClient, i int) error {
 	r, err := client.ShouldRateLimit(ctx, gone[i%keys])
 	if err == nil && r.OverallCode != pb.RateLimitResponse_OVER_LIMIT {
@@ -89,7 +89,7 @@ func refusal(ctx context.Context, client pb.RateLimitServiceClient, i int) error
 	return err
 }
 
-// fill takes from every key once, and drains refused keys.
+// fill takes from every key once, and drains the keys that are to be refused.
 func (c *contender) fill(refused int) {
 	client := pb.NewRateLimitServiceClient(c.clients[0])
 	var wg sync.WaitGroup
@@ -115,8 +115,8 @@ func (c *contender) panicWith(errs []error) {
 	}
 }
 
-// load makes calls from concurrent callers for a while, some of ten on drained
-// keys, and returns how many were answered and their 99th percentile in µs.
+// load makes calls from concurrent callers for a while, a number of every ten on
+// drained keys, and returns how many were answered and their 99th percentile in µs.
 func (c *contender) load(streams, refused int, length time.Duration) (n int, p99 float64) {
 	var mu sync.Mutex
 	var all []float64
@@ -157,7 +157,7 @@ func (c *contender) load(streams, refused int, length time.Duration) (n int, p99
 	return n, p99
 }
 
-// round measures one round of a load.
+// round measures one contender for one round under a load.
 func (c *contender) round(streams, refused int, length time.Duration) {
 	server, store, client := must(cpu.Process(c.pid)), c.storeUsed(), cpu.Own()
 	n, p99 := c.load(streams, refused, length)

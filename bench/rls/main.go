@@ -1,6 +1,6 @@
 // Command rls compares dipwell's RateLimitService for Envoy with a no-op gRPC
 // handler of the same types and with envoyproxy/ratelimit on Redis. Each server
-// is a process; one client program measures them in turns.
+// is a process of its own; one client program measures them in turns.
 package main
 
 import (
@@ -90,7 +90,7 @@ func wanted(name, only string) bool {
 	return false
 }
 
-// measure measures the contenders in turns, after a first pass over all keys.
+// measure measures all contenders in turns, after a first pass over all keys.
 func (b *bench) measure(l load) {
 	for _, c := range b.all {
 		c.fill(l.refused)
@@ -163,7 +163,7 @@ func (b *bench) verdicts(w io.Writer) {
 	}
 	for _, c := range b.all {
 		if strings.HasPrefix(c.name, "dipwell") {
-			row("RSS MiB: "+c.name, b.results[loads[1]][c.name].rss, 40, true) // at 10,000 keys
+			row("RSS MiB: "+c.name, b.results[loads[1]][c.name].rss, 40, true) // the target is for 10,000 keys
 		}
 	}
 	report.Table(w, []string{"aim", "reached", "target", ""}, rows)

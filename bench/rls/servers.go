@@ -33,11 +33,11 @@ const (
 // gogc is the value that `dipwell serve` sets. All servers use it.
 const gogc = "GOGC=150"
 
-// upstream is the version of envoyproxy/ratelimit.
+// upstream is the compared version of envoyproxy/ratelimit.
 const upstream = "github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36"
 
 // descriptors allow all requests of users, in windows longer than a run, and
-// one request a day of drained keys.
+// one request a day of each drained key.
 const descriptors = `domain: bench
 descriptors:
   - key: user
@@ -50,7 +50,7 @@ descriptors:
       requests_per_unit: 1
 `
 
-// noop serves requests without a decision: the cost of gRPC.
+// noop serves requests without a decision: it measures the cost of gRPC.
 func noop(addr string) {
 	g := grpc.NewServer()
 	pb.RegisterRateLimitServiceServer(g, noopServer{})
@@ -74,7 +74,7 @@ func (noopServer) ShouldRateLimit(_ context.Context, r *pb.RateLimitRequest) (*p
 
 var noopLimit = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: 4_000_000_000, Unit: pb.RateLimitResponse_RateLimit_DAY}
 
-// start builds and starts the contenders that were chosen.
+// start builds and starts the contenders chosen by flags.
 func (b *bench) start(only string) {
 	dir := must(os.MkdirTemp("", "bench-rls"))
 	b.closers = append(b.closers, func() { os.RemoveAll(dir) })
@@ -136,7 +136,7 @@ func ratelimit(bin, root, addr, redis string, more ...string) *exec.Cmd {
 
 func portOf(addr string) string { _, port, _ := net.SplitHostPort(addr); return port }
 
-// add starts a contender, if it was chosen, and waits until it answers.
+// add starts a contender, if a flag chose it, and waits until it answers.
 func (b *bench) add(name, only string, command func(*contender) *exec.Cmd) {
 	if !wanted(name, only) {
 		return
@@ -167,7 +167,7 @@ func (b *bench) add(name, only string, command func(*contender) *exec.Cmd) {
 	b.closers = append(b.closers, c.disconnect)
 }
 
-// redis starts a server for one contender.
+// redis starts a Redis server for one contender.
 func (b *bench) redis(c *contender) string {
 	s := must(redistest.New())
 	c.store = s.PID()
@@ -175,7 +175,7 @@ func (b *bench) redis(c *contender) string {
 	return s.URL()
 }
 
-// postgres starts a server for one contender, with its default settings.
+// postgres starts a PostgreSQL server for one contender, with its default settings.
 func (b *bench) postgres(c *contender) string {
 	s := must(pgtest.New())
 	c.store = s.PID()
@@ -195,8 +195,8 @@ func run(cmd *exec.Cmd) {
 
 var given = map[string]bool{}
 
-// freeAddr returns a different address each time: envoyproxy/ratelimit shares
-// ports, and would serve HTTP and gRPC on one.
+// freeAddr returns a different free address each time: envoyproxy/ratelimit
+// shares ports, and would serve HTTP and gRPC on one.
 func freeAddr() string {
 	for {
 		l := must(net.Listen("tcp", "127.0.0.1:0"))

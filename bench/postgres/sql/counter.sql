@@ -1,5 +1,5 @@
--- The floor of any design: a counter that only counts. All tables have as much room in their
--- pages as dipwell's has.
+-- The fastest that any design can be: a counter that only counts. The pages of all tables
+-- have as much free room as those of dipwell's table.
 create schema counter;
 
 create unlogged table counter.buckets (
@@ -7,7 +7,7 @@ create unlogged table counter.buckets (
     n bigint not null
 ) with (fillfactor = 70);
 
--- The floor of any function that runs as its owner with a fixed search_path.
+-- The fastest that a function can be if it runs as its owner with a fixed search_path.
 create function counter.take(bucket text) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -18,7 +18,7 @@ begin
 end
 $$;
 
--- The floor of one that makes rows.
+-- The fastest that a function can be if it also inserts missing rows.
 create function counter.count(bucket text) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare

@@ -1,5 +1,5 @@
--- Rival (a): whole tokens in a column, given back each second by one statement
--- over every row that is not full, which a partial index finds.
+-- Rival (a): a column has the whole tokens of a key; each second one statement
+-- adds tokens to every row that is not full, which a partial index finds.
 create schema cron;
 
 create unlogged table cron.buckets (

@@ -1,4 +1,4 @@
--- Empty buckets that stay so: keys 0 to $1.
+-- Makes empty buckets that stay empty, for the keys 0 to $1.
 insert into cron.buckets (key, tokens) select 'gone:user:' || k, 0 from generate_series(0, $1) as k;
 insert into proc.buckets (key, tokens, refilled) select 'gone:user:' || k, -1, now() from generate_series(0, $1) as k;
 insert into tx.buckets (key, tokens, refilled_us)

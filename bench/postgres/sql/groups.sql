@@ -1,4 +1,4 @@
--- Counters for groups by hand: one of the key, one of its tenant, one of all.
+-- Counters for groups by hand: one for the key, one for its tenant, one for all keys.
 create schema byhand;
 create unlogged table byhand.keys (key text primary key, n bigint not null) with (fillfactor = 70);
 create unlogged table byhand.tenants (like byhand.keys including all) with (fillfactor = 70);

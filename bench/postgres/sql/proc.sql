@@ -1,6 +1,6 @@
--- Rival (b): a function that brings back whole tokens for the time that passed
--- while it takes one, and inserts the row when there was none. Callers
--- run it under SERIALIZABLE and try again when the server asks them to.
+-- Rival (b): a function that first returns the whole tokens of the time
+-- passed, then takes one, and inserts the row if there is none. Callers run it
+-- under SERIALIZABLE and try again when the server asks them to.
 create schema proc;
 
 create unlogged table proc.buckets (

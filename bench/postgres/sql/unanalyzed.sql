@@ -1,4 +1,4 @@
--- Autovacuum analyzes none of these tables.
+-- These tables are never analyzed, not even by autovacuum.
 do $$
 declare
     name regclass;

@@ -1,4 +1,4 @@
--- A published fixed window: a row a key and window, counted up.
+-- A published fixed window: one row for each key and window, counted up.
 create schema windowed;
 
 create unlogged table windowed.counters (
