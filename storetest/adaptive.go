@@ -7,7 +7,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// priceCases test calls at a fraction of the rate, which an adaptive limit makes.
+// priceCases test calls at a fraction of the rate, as an adaptive limit makes them.
 var priceCases = []testCase{
 	{"price-rate", priceRate},
 	{"price-promise", pricePromise},
@@ -17,7 +17,7 @@ var priceCases = []testCase{
 	{"price-plan", pricePlan},
 }
 
-// priced decides takes at a fraction of the rate, in 1024ths.
+// priced decides takes at a fraction of a limit's rate, in 1024ths.
 func (b *caller) priced(fraction int64, verb store.Verb, calls ...string) *store.Group {
 	b.Helper()
 	g := &store.Group{}
@@ -33,7 +33,7 @@ func (b *caller) priced(fraction int64, verb store.Verb, calls ...string) *store
 	return g
 }
 
-// wants fails unless a group's only op has this answer: "yes", "no RETRY" or "never".
+// wants fails unless the only op of a group has this answer: "yes", "no RETRY" or "never".
 func (b *caller) wants(want string, g *store.Group) {
 	b.Helper()
 	op, got := &g.Ops[0], ""
@@ -50,7 +50,8 @@ func (b *caller) wants(want string, g *store.Group) {
 	}
 }
 
-// At a fraction of the rate a process gets that fraction: of 100 a second, 50 and 10.
+// A process that calls at a fraction of the rate gets that fraction: at 100 a second, 50 and
+// 10.
 func priceRate(e *env) {
 	b := newCaller(e, "a=100/1s,burst=10")
 	for _, c := range []struct{ fraction, want int64 }{{512, 55}, {103, 11}, {1023, 109}} {
@@ -67,7 +68,7 @@ func priceRate(e *env) {
 	}
 }
 
-// Whatever fractions processes believe in, together they get no more than the limit says.
+// Whatever fractions processes use, together they get no more than the limit allows.
 func pricePromise(e *env) {
 	b := newCaller(e, "a=100/1s,burst=10")
 	granted := int64(0)
@@ -101,11 +102,11 @@ func priceFull(e *env) {
 	b.wants("no 10µs", b.do(store.VerbTake, "a k 9"))
 	b.at(time.Second)
 	b.wants("yes", b.priced(512, store.VerbTake, "a k 4"))
-	b.wants("no 10ms", b.do(store.VerbTake, "a k 3")) // 2 are left
+	b.wants("no 10ms", b.do(store.VerbTake, "a k 3")) // 2 tokens are left
 	b.wants("yes", b.do(store.VerbTake, "a k 2"))
 }
 
-// The tokens of a floor stay free, also if the price is more than all others.
+// The tokens of a floor stay free, also if the raised price of the take exceeds all others.
 func priceFloor(e *env) {
 	b := newCaller(e, "a=100/1s,burst=10")
 	b.wants("yes", b.priced(1, store.VerbTake, "a k 1 4"))
@@ -114,7 +115,7 @@ func priceFloor(e *env) {
 	b.wants("never", b.priced(1, store.VerbTake, "a k 7 4"))
 }
 
-// One limit of a group has a price, and the other has its own.
+// Only one limit of a group is called at a fraction; the price in the other does not change.
 func priceGroup(e *env) {
 	if e.OneKey {
 		return
@@ -134,7 +135,7 @@ func priceGroup(e *env) {
 	b.wants("yes", b.do(store.VerbTake, "user k 4"))
 }
 
-// The definition that decides has the price: that of a plan, or of an override.
+// The fraction applies to the definition that decides: a plan's, or an override's.
 func pricePlan(e *env) {
 	b := newCaller(e, "a=100/1s,burst=10,plans=pro:rate=1000;burst=100")
 	b.wants("yes", b.priced(256, store.VerbTake, "a:pro k 25"))

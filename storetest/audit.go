@@ -11,8 +11,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// auditCases test the logs of a store. A store without the abilities Audit and TopKeys
-// passes.
+// auditCases test the audit and the lists of busiest keys of a store. A store without
+// the abilities Audit and TopKeys passes these cases.
 var auditCases = []testCase{
 	{"audit", onAudit(auditLists)},
 	{"audit-bad-input", onAudit(func(e *env, a store.Auditor) {
@@ -91,14 +91,14 @@ func onTopKeys(run func(*env, store.Auditor)) func(*env) {
 	}
 }
 
-// topEntry returns what a process says of an hour in which the shared bucket of a limit had
+// topEntry returns what a process reports for an hour in which a limit's shared bucket had
 // n decisions.
 func topEntry(process string, n int) store.AuditEntry {
 	keys := fmt.Sprintf(`{"keys":[{"limit":"l","key":"","count":%d,"error":0}],"counted":%d,"unlisted_at_most":0}`, n, n)
 	return store.AuditEntry{Who: process, Action: "top", What: `{"hour":"2030-01-31T18:00:00Z","busiest":` + keys + `,"refused":` + keys + "}"}
 }
 
-// topKeysListed records entries of processes, and pages through them.
+// topKeysListed records entries of several processes, and reads them page by page.
 func topKeysListed(e *env, a store.Auditor) {
 	for i := range 5 {
 		e.clock.Store(epoch + int64(i))
@@ -158,7 +158,7 @@ func audited(e *env, a store.Auditor, before string, n int) []store.AuditEntry {
 	return list
 }
 
-// auditLists records entries, some of them at one time, and pages through them.
+// auditLists records audit entries, some at the same time, and reads them page by page.
 func auditLists(e *env, a store.Auditor) {
 	want := []store.AuditEntry{
 		{Who: "2001:db8::1", Action: "override", Limit: "api", Key: "cust-7", What: "plan pro until 2030-01-31T18:00:00Z", Note: "ticket 81"},
@@ -187,7 +187,7 @@ func auditLists(e *env, a store.Auditor) {
 	if len(all) != len(want) {
 		e.Fatalf("%d entries, want %d: %+v", len(all), len(want), all)
 	}
-	if all[4].Action == "reset" { // the two of one time are in any order
+	if all[4].Action == "reset" { // the two entries of the same time may come in any order
 		all[3], all[4] = all[4], all[3]
 	}
 	if list := audited(e, a, all[4].ID, 10); len(list) > 1 {

@@ -9,7 +9,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// blockCases test limits with a block: a refusal for want of tokens blocks its key.
+// blockCases test limits with the setting block: a call refused for want of tokens blocks its
+// key.
 var blockCases = []testCase{
 	{"block-begins", blockBegins},
 	{"block-begins-with-others", blockBeginsWithOthers},
@@ -32,11 +33,11 @@ func blocker(e *env, limits ...string) *caller {
 	return newCaller(e, append([]string{"login=5/15m,max_debt=0,block=20m,plans=pro:burst=20;callable=false|seen:mode=shadow;callable=false"}, limits...)...)
 }
 
-// after returns the time of the store so much later, in µs.
+// after returns the time of the store after a given duration, in µs.
 func (b *caller) after(d time.Duration) int64 { return b.clock.Load() + d.Microseconds() }
 
-// blocked checks that an op was answered as any call of a key that is blocked until a time,
-// and would be allowed a time from now.
+// blocked checks that an op was refused as any call of a key is that is blocked until a
+// time, with the given retry.
 func (b *caller) blocked(op *store.Op, until int64, retry time.Duration) {
 	b.Helper()
 	o := op.Def.Override
@@ -48,8 +49,8 @@ func (b *caller) blocked(op *store.Op, until int64, retry time.Duration) {
 	}
 }
 
-// begins checks that a call is refused and begins a block of its key, which all calls are
-// told of then.
+// begins checks that a call is refused and begins a block of its key, and that all later
+// calls are told so.
 func (b *caller) begins(op *store.Op, length time.Duration) {
 	b.Helper()
 	until := b.after(length)
@@ -99,14 +100,14 @@ func blockBegins(e *env) {
 	b.begins(&b.do(store.VerbTakeUpTo, "leaky up 1").Ops[0], time.Minute)
 	b.do(store.VerbReserve, "debt k 4")
 	b.begins(&b.do(store.VerbReserve, "debt k 1").Ops[0], time.Minute)
-	// Others of the limit are not blocked, also if a second key is soon after.
+	// Other keys of the limit are not blocked, also if a second key is soon after.
 	b.take("login a 5", true)
 	b.take("login a 1", false)
 	b.take("login b 1", true)
 	b.notBlocked("another key", "login b 0")
 }
 
-// A bucket that refused begins a block, also if it is one of several, and no other.
+// In a group, only a bucket that refused begins a block, and no other.
 func blockBeginsWithOthers(e *env) {
 	b := blocker(e, "other=5/15m,max_debt=0,block=10m", "top=3/15m,max_debt=0,parts=1", "sub=5/15m,max_debt=0,block=10m,parent=top")
 	b.take("login k 5", true)
@@ -167,7 +168,7 @@ func blockBeginsNot(e *env) {
 	}
 	b.do(store.VerbRefund, "login k 1")
 	b.notBlocked("the verbs that need no tokens", "login k 1")
-	op := b.take("login k 1", false) // also where a decorator remembers the refused checks
+	op := b.take("login k 1", false) // holds also where a decorator remembers the refused checks
 	b.blocked(&op, b.after(20*time.Minute), 20*time.Minute)
 
 	b.take("dry k 5", true)
@@ -180,7 +181,7 @@ func blockBeginsNot(e *env) {
 	b.take("login seen 1", true)
 	b.notBlocked("a plan in shadow mode", "login seen 1")
 
-	// Where a temporary override is already, it stays.
+	// A temporary override that exists already is not replaced by a block.
 	set := b.override("login", store.Override{Key: "raised", Burst: 10, Until: b.after(time.Minute)})
 	b.take("login raised 10", true)
 	if op := b.take("login raised 1", false); op.Def.Override == nil || op.Def.Override.ID != set.ID {
@@ -189,13 +190,14 @@ func blockBeginsNot(e *env) {
 	b.wait(time.Minute)
 	op = b.take("login raised 1", false)
 	b.blocked(&op, b.after(20*time.Minute), 20*time.Minute)
-	// With a floor, and without it as well, the tokens are not there.
+	// A take with a floor begins a block only if the tokens would be missing without the floor
+	// too.
 	b.take("login both 5", true)
 	op = b.take("login both 1 1", false)
 	b.blocked(&op, b.after(20*time.Minute), 20*time.Minute)
 }
 
-// The attempts of a wait begin no block, whatever they ask; a block ends them.
+// The attempts of a Wait begin no block, whatever their cost; a block ends the wait.
 func blockWaits(e *env) {
 	b := blocker(e, "debt=5/15m,max_debt=5,block=20m")
 	for _, limit := range []string{"login", "debt"} {
@@ -225,8 +227,9 @@ func blockWaits(e *env) {
 	}
 }
 
-// The retry of a blocked call is the later one of the end and the first time at which the
-// row allows it. From the end on the limit decides, and may begin another block.
+// The retry of a blocked call is the later of the block's end and the first time at which
+// the row allows it. From the end of the block on, the limit decides, and may begin another
+// block.
 func blockEnds(e *env) {
 	b := newCaller(e, "login=5/15m,max_debt=0,block=1m")
 	b.take("login k 5", true)
@@ -255,8 +258,8 @@ func blockEnds(e *env) {
 	b.free("login k", 5)
 }
 
-// A block that begins after the clock has stepped back lasts as long as any, though it ends
-// before the time of the row.
+// A block that begins after the clock has stepped back lasts its full length, though it
+// ends before the time of the row.
 func blockClockBack(e *env) {
 	b := newCaller(e, "login=1/10s,burst=2,max_debt=0,block=10s")
 	b.wait(time.Hour)
@@ -279,8 +282,9 @@ func blockClockBack(e *env) {
 	b.take("login k 1", true)
 }
 
-// A temporary override that is set after the clock has stepped back decides until its end,
-// though that is before the time of the row. One that had ended before stays ended.
+// A temporary override set after the clock has stepped back decides until its end, though
+// that is before the time of the row. An override that had ended before the clock stepped back
+// stays ended.
 func overrideClockBack(e *env) {
 	b := newCaller(e, "a=1/1s,burst=10,max_debt=0,plans=pro:burst=40")
 	b.override("a", store.Override{Key: "ended", Plan: "pro", Until: b.after(5 * time.Second)})
@@ -303,7 +307,7 @@ func overrideClockBack(e *env) {
 	b.take("a k 25", true)
 	b.take("a l 25", true)
 	b.wait(time.Microsecond)
-	for key, most := range map[string]int64{"k": 10, "l": 12} { // the row is of 18 s later
+	for key, most := range map[string]int64{"k": 10, "l": 12} { // the row's time is 18 s later
 		if op := b.take("a "+key+" 1", false); op.Retry != (18+40+1-most)*1e6 || op.Def.Rule.Burst != most {
 			b.Errorf("%s at its end: %+v under %+v", key, op.Answer, op.Def.Override)
 		}
@@ -317,8 +321,8 @@ func overrideClockBack(e *env) {
 	b.retry("a k 1", time.Second)
 }
 
-// A key that was blocked has what it would have had without the block: its row refills,
-// and is charged and refunded, under the setting below.
+// After a block, a key has the tokens that it would have without it: during the block
+// its row refills, and is charged and refunded, under the setting below.
 func blockChangesNoRow(e *env) {
 	b := newCaller(e, "login=7/15m,max_debt=0,block=10m", "free=7/15m,max_debt=0",
 		"window=7/7m,algorithm=fixed_window,start=0s,block=10m", "open=7/7m,algorithm=fixed_window,start=0s",
@@ -348,7 +352,7 @@ func blockChangesNoRow(e *env) {
 	}
 }
 
-// A block is listed, ended and replaced as any other override.
+// A block is listed, ended and replaced like any other override.
 func blockByHand(e *env) {
 	b := blocker(e)
 	block := func(key string) store.Op {
@@ -370,7 +374,7 @@ func blockByHand(e *env) {
 	if o := b.endKind("login", "k", store.AutomaticOverride); o == nil || o.Until != op.Def.Override.Until || o.Kind() != store.AutomaticOverride {
 		b.Errorf("ended: %+v", o)
 	}
-	b.take("login k 1", true) // its token of three minutes
+	b.take("login k 1", true) // the token that came back in three minutes
 	op = b.take("login k 1", false)
 	b.blocked(&op, b.after(20*time.Minute), 20*time.Minute)
 	for i, kind := range []store.OverrideKind{store.AnyOverride, store.TemporaryOverride} {
@@ -379,7 +383,7 @@ func blockByHand(e *env) {
 		}
 		b.take("login k 1", false)
 	}
-	// A temporary override replaces it, and one is not begun over that.
+	// A temporary override that is set replaces a block, and no block begins over it.
 	block("raised")
 	set := b.override("login", store.Override{Key: "raised", Burst: 7, Until: b.after(time.Hour)})
 	if set.Replaced.Of(store.AutomaticOverride) == nil {
@@ -390,7 +394,7 @@ func blockByHand(e *env) {
 	if o := b.endKind("login", "raised", store.AutomaticOverride); o != nil {
 		b.Errorf("ended %+v", o)
 	}
-	// Only a refusal makes a block.
+	// Only a refusal begins a block.
 	_, err = b.overrides().SetOverride(b.ctx, b.limits["login"], store.Override{Key: "x", Until: b.after(time.Hour), Note: "automatic", ID: 5})
 	b.wantField("plan", err)
 }
@@ -418,7 +422,7 @@ func blockOverStanding(e *env) {
 			b.Errorf("%s: after its end under %+v", key, op.Def.Override)
 		}
 	}
-	// One is set, and ended, below a block.
+	// A standing override can be set, and ended, below a block.
 	b.take("login k 5", true)
 	op := b.take("login k 1", false)
 	until := op.Def.Override.Until
@@ -436,7 +440,7 @@ func blockOverStanding(e *env) {
 	b.take("login k 4", true)
 }
 
-// Reset ends a block, and leaves what people set.
+// Reset ends a block, and leaves the overrides that people set.
 func blockReset(e *env) {
 	b := blocker(e)
 	b.override("login", store.Override{Key: "under", Burst: 6})
@@ -455,7 +459,7 @@ func blockReset(e *env) {
 	}
 }
 
-// Holds that were made before are settled, extended and expire during a block.
+// Holds made before a block are settled, extended and expire during it.
 func blockHolds(e *env) {
 	b := blocker(e)
 	b.hold("a", 60e6, "login k 3")
@@ -484,7 +488,7 @@ func blockHolds(e *env) {
 }
 
 // A block outlives a change of its limit; the new definition decides about the row.
-// The refusal that begins a block gives back a hold that has expired once.
+// The refusal that begins a block gives back an expired hold, but only once.
 func blockAfterExpiry(e *env) {
 	b := blocker(e, "wait=1/1h,burst=5,max_debt=5,block=20m", "other=1/1h,burst=5,max_debt=5")
 	b.hold("h", 60e6, "login k 2")
@@ -499,7 +503,7 @@ func blockAfterExpiry(e *env) {
 		b.Errorf("of a hold of 2: %+v", op.Answer)
 	}
 	b.free("login k", 2)
-	full := 8*time.Hour - time.Minute // until 8 of 9 are back
+	full := 8*time.Hour - time.Minute // time until 8 of 9 tokens are back
 	g, err := b.tryHold("j", 60e6, "other k 1", "wait k 1")
 	if err != nil || g.Allowed || g.Ops[1].Reset != full.Microseconds() {
 		b.Errorf("of a hold of 1: %+v, %v", g.Ops[1].Answer, err)
@@ -543,7 +547,7 @@ func blockRedefined(e *env) {
 	b.take("login k 20", true)
 }
 
-// A block is for limits where it hits nobody but the key that ran out.
+// A block can be defined only for limits where it hits nobody but the key that ran out.
 func blockLimits(e *env) {
 	b := newCaller(e, "old=1/1s,parts=1", "child=1/1s,parent=old", "plain=1/1s,plans=pro:rate=2")
 	for _, text := range []string{

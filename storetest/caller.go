@@ -12,11 +12,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A caller sends groups to the store of a case, without the model.
+// A caller sends groups to the store of a case, but not to the model.
 type caller struct {
 	*env
 	limits map[string]*store.Definition
-	holds  map[string]string // by the id of the call: the id that the store has for the hold
+	holds  map[string]string // from the id of the call to the id that the store gave the hold
 	calls  uint64
 }
 
@@ -89,7 +89,7 @@ func (b *caller) try(verb store.Verb, calls ...string) (*store.Group, error) {
 	return b.decide(g)
 }
 
-// do is try without an error.
+// do makes a call that must not return an error.
 func (b *caller) do(verb store.Verb, calls ...string) *store.Group {
 	b.Helper()
 	g, err := b.try(verb, calls...)
@@ -112,7 +112,7 @@ func (b *caller) tryHold(id string, ttl int64, calls ...string) (*store.Group, e
 	return g, err
 }
 
-// handle returns the id that the store has for a hold.
+// handle returns the id that the store gave a hold.
 func (b *caller) handle(id string) string { return cmp.Or(b.holds[id], id) }
 
 func (b *caller) trySettle(id string, costs ...int64) (*store.Group, error) {
@@ -150,7 +150,7 @@ func (b *caller) free(call string, want int64) {
 	}
 }
 
-// take takes, and checks whether that is allowed.
+// take makes a take, and checks whether it is allowed.
 func (b *caller) take(call string, want bool) store.Op {
 	b.Helper()
 	g := b.do(store.VerbTake, call)
@@ -160,8 +160,8 @@ func (b *caller) take(call string, want bool) store.Op {
 	return g.Ops[0]
 }
 
-// retry checks that a take is refused until exactly a time from now, and then allowed.
-// The clock is there afterwards.
+// retry checks that a take is refused until exactly the given time from now, and then
+// allowed. Afterwards the clock is at that time.
 func (b *caller) retry(call string, want time.Duration) {
 	b.Helper()
 	if op := b.take(call, false); op.Never || op.Retry != want.Microseconds() {
@@ -173,8 +173,8 @@ func (b *caller) retry(call string, want time.Duration) {
 	b.take(call, true)
 }
 
-// retryWithin checks that a reservation that must be due within a time is refused until
-// exactly a time from now, and then allowed. The clock is there afterwards.
+// retryWithin checks that a reservation with a bound on its delay is refused until
+// exactly the given time from now, and then allowed. Afterwards the clock is at that time.
 func (b *caller) retryWithin(call string, within, want time.Duration) {
 	b.Helper()
 	reserve := func() *store.Op {
@@ -219,7 +219,7 @@ func (b *caller) wait(d time.Duration) { b.advance(d) }
 
 func (b *caller) overrides() store.Overrider { return overriderOf(b, b.store) }
 
-// overriderOf returns the store's ability to override.
+// overriderOf returns the store's ability to set overrides.
 func overriderOf(t testing.TB, s store.Store) store.Overrider {
 	t.Helper()
 	o := store.AbilitiesOf(s).Overrides

@@ -9,8 +9,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// do makes a call to the store and to the model, and fails if any field of the
-// answers differs.
+// do makes a call to the store and to the model, and fails if any field of
+// their answers differs.
 func (e *env) do(verb store.Verb, limit, key string, n int64) dipwell.Decision {
 	e.Helper()
 	var d dipwell.Decision
@@ -43,8 +43,8 @@ func (e *env) doAll(verb store.Verb, takes ...dipwell.Take) dipwell.Decision {
 	return d
 }
 
-// compareTop checks that the top level of a decision has the fewest remaining
-// tokens if allowed, and the latest retry time if refused.
+// compareTop checks that the top level of a decision is the one with the
+// fewest remaining tokens if allowed, and the latest retry time if refused.
 func (e *env) compareTop(what string, d dipwell.Decision) {
 	e.Helper()
 	fewest, latest, never := d.Limits[0].Remaining, time.Duration(0), false
@@ -90,7 +90,7 @@ func (e *env) compare(what string, d dipwell.Decision, want answer) {
 	}
 }
 
-// since returns the time since epoch, for messages.
+// since returns the time passed since epoch, for messages.
 func (e *env) since() time.Duration {
 	return time.Duration(e.clock.Load()-epoch) * time.Microsecond
 }
@@ -110,8 +110,8 @@ func (e *env) reserve(limit, key string, n int64) dipwell.Decision {
 	return e.do(store.VerbReserve, limit, key, n)
 }
 
-// allowed takes n and fails unless they are granted and remaining tokens are
-// left.
+// allowed takes n and fails unless they are granted and the given number of
+// tokens remains.
 func (e *env) allowed(limit, key string, n, remaining int64) {
 	e.Helper()
 	d := e.take(limit, key, n)

@@ -13,7 +13,7 @@ import (
 )
 
 // givingBackCases test how many tokens a cancellation gives back: those of the
-// reservation that time has not returned, and that no later reservation needs.
+// reservation that time has not returned and no later reservation needs.
 var givingBackCases = []testCase{
 	{"group-cancel-mints", groupCancelMints},
 	{"cancel-of-passed-debt", cancelOfPassedDebt},
@@ -40,7 +40,7 @@ var givingBackCases = []testCase{
 }
 
 // takeCancelable takes n tokens, without delay, in a group that also reserves
-// tokens of another limit that are due after d. Until then the take can be
+// tokens of another limit, due after d. Until the reservation is due the take can be
 // cancelled.
 func (e *env) takeCancelable(limit, key string, n int64, d time.Duration) store.Reservation {
 	e.Helper()
@@ -60,7 +60,7 @@ func (e *env) deep(name string, burst int64) {
 }
 
 // Cancelling a group does not give back tokens that time has already returned,
-// here of the part of the group that was due at once.
+// here those of the part of the group that was due at once.
 func groupCancelMints(e *env) {
 	e.bucket("a", 1, time.Second, 5)
 	e.bucket("b", 1, time.Second, 5)
@@ -84,8 +84,8 @@ func cancelOfPassedDebt(e *env) {
 	e.left("w", "k", 9)
 }
 
-// Cancelling a reservation gives back only what a later one does not need, and
-// the rest when the later one is cancelled too.
+// Cancelling a reservation gives back only what later ones do not need, and
+// the rest when those are cancelled too.
 func cancelBeforeLater(e *env) {
 	e.deep("w", 10)
 	e.allowed("w", "k", 10, 0)
@@ -113,14 +113,14 @@ func cancelWithheldForGood(e *env) {
 	e.left("w", "k", 5)
 }
 
-// Once a reservation is due, cancelling what was taken before it gives back at
-// most its slack.
+// Once a reservation is due, cancelling an earlier take gives back at most its
+// slack.
 func cancelDueLimitsForGood(e *env) {
 	e.deep("w", 10)
 	id := e.takeCancelable("w", "k", 10, time.Minute)
-	e.reserve("w", "k", 8) // due at 8 s, when 2 other tokens are used
+	e.reserve("w", "k", 8) // due at 8 s, when 2 other tokens are in use
 	e.at(9 * time.Second)
-	e.take("w", "k", 1) // used: 10 + 8 - 9 + 1
+	e.take("w", "k", 1) // used tokens: 10 + 8 - 9 + 1
 	e.must(nil, e.cancel(id))
 	e.left("w", "k", 2)
 }
@@ -141,9 +141,9 @@ func cancelAfterCancel(e *env) {
 	e.bucket("w", 1, time.Second, 10)
 	a := e.takeCancelable("w", "k", 2, time.Minute)
 	e.at(time.Second)
-	b := e.takeCancelable("w", "k", 2, time.Minute) // 1 is used before
+	b := e.takeCancelable("w", "k", 2, time.Minute) // 1 token is used before it
 	e.at(2500 * time.Millisecond)
-	e.takeCancelable("w", "k", 5, time.Minute) // 1.5 are used before
+	e.takeCancelable("w", "k", 5, time.Minute) // 1.5 tokens are used before it
 	e.must(nil, e.cancel(a))
 	e.must(nil, e.cancel(b))
 	e.left("w", "k", 5)
@@ -174,9 +174,9 @@ func cancelOfSweptRow(e *env) {
 	e.left("w", "b", 2)
 }
 
-// Of two reservations that fell due since the last call, the one that was due first lowers
-// the lows first, as if somebody had called in between: that of 7 joins the lows of all
-// before it, and that of 10, whose slack is 0, lowers them to 0.
+// Of two reservations that fell due since the last call, the one due first lowers the lows
+// first, as if somebody had called in between: the one of 7 joins the lows of all before
+// it, and the one of 10, whose slack is 0, lowers them to 0.
 func cancelDueOrder(e *env) {
 	for _, between := range []bool{true, false} {
 		name := fmt.Sprint("w", between)
@@ -200,8 +200,8 @@ func cancelDueOrder(e *env) {
 	}
 }
 
-// Fifty reservations cancelled at once leave the row as it was, for bursts below and
-// above what they are, and in any order.
+// Fifty reservations cancelled at once, in any order, leave the row as it was, for
+// bursts smaller and larger than the reservations.
 func cancelledWaits(e *env) {
 	for burst := int64(1); burst <= 60; burst += int64(e.part) * (1 + burst/10) {
 		name, rnd := fmt.Sprint("w", burst), rand.New(rand.NewPCG(uint64(burst), 0))
@@ -211,7 +211,7 @@ func cancelledWaits(e *env) {
 		for range 50 / e.few {
 			ids = append(ids, e.reserve(name, "k", 1).Reservation)
 		}
-		if burst%3 > 0 { // otherwise in the order of creation
+		if burst%3 > 0 { // otherwise they are cancelled in the order of creation
 			rnd.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
 		}
 		for _, id := range ids {
@@ -221,8 +221,8 @@ func cancelledWaits(e *env) {
 	}
 }
 
-// Lows, slacks and withheld tokens are converted when their limit changes. A change by
-// reset ends all reservations of the row.
+// Lows, slacks and withheld tokens are converted when their limit changes. A change
+// with the policy reset ends all reservations of the row.
 func cancelAfterChange(e *env) {
 	for _, p := range []store.ChangePolicy{store.Keep, store.Proportional, store.StartOver} {
 		name, want := p.String(), error(nil)
@@ -258,8 +258,8 @@ func cancelAfterChange(e *env) {
 	}
 }
 
-// A proportional change keeps the tokens of a row with a reservation, of 50 used ones all
-// 50, and scales them once it was cancelled.
+// A change with the policy proportional keeps all 50 used tokens of a row that has a
+// reservation, and scales them once it was cancelled.
 func cancelAfterProportional(e *env) {
 	l := store.Limit{Name: "w", Rate: 1, Period: time.Hour, Burst: 100, OnChange: store.Proportional}
 	e.define(l)
@@ -280,7 +280,7 @@ func cancelAfterProportional(e *env) {
 func cancelBesideClippedCharge(e *env) {
 	d := e.define(store.Limit{Name: "w", Rate: 1, Period: 30 * 24 * time.Hour, Burst: 50, MaxCharge: 3000})
 	most, part := d.Rule.MaxUsed/d.Rule.Unit, d.Rule.MaxUsed%d.Rule.Unit
-	for i, last := range []int64{-1, 0, 1, 2} { // tokens above MaxUsed
+	for i, last := range []int64{-1, 0, 1, 2} { // number of tokens above MaxUsed
 		key := fmt.Sprint("k", i)
 		id := e.takeCancelable("w", key, 10, time.Hour)
 		e.do(store.VerbCharge, "w", key, 3000)
@@ -303,7 +303,7 @@ func cancelBesideClippedCharge(e *env) {
 	}
 }
 
-// With more records than a row can have lows, lows are merged, so that records
+// A row with more records than it may have lows merges lows, so that records
 // give back the same or less.
 func cancelOfForty(e *env) {
 	e.deep("w", 200)
@@ -366,8 +366,8 @@ func cancelRefundCharge(e *env) {
 	e.left("w", "k", 2)
 }
 
-// A refusal after a due time changes no lows and no records: if the clock then
-// steps back to before the due time, a cancellation gives back as before.
+// A refusal after a due time changes no lows and no records: if the clock then steps back
+// to before it, a cancellation gives back as if there had been no refusal.
 func cancelAfterRefusal(e *env) {
 	e.deep("w", 10)
 	e.allowed("w", "k", 10, 0)
@@ -380,8 +380,8 @@ func cancelAfterRefusal(e *env) {
 	e.refused("w", "k", 1, 2*time.Second)
 }
 
-// When a row is full its list of lows is deleted, and tokens withheld by records
-// of that list are not given back.
+// When a row becomes full its list of lows is deleted, and tokens withheld by
+// records of that list are not given back.
 func cancelRestsOfAnotherList(e *env) {
 	e.deep("w", 10)
 	e.allowed("w", "k", 10, 0)
@@ -399,8 +399,8 @@ func cancelRestsOfAnotherList(e *env) {
 	e.refused("w", "k", 1, 2*time.Second)
 }
 
-// Cancelling a record whose list was deleted changes nothing in the row, and
-// nothing in what later records may give back after a change of the limit.
+// Cancelling a record whose list was deleted changes nothing in the row, nor
+// what later records may give back after a change of the limit.
 func cancelLeavesAnotherList(e *env) {
 	for _, key := range []string{"cancelled", "kept"} {
 		l := store.Limit{Name: key, Rate: 1, Period: time.Second, Burst: 10, MaxDebt: 100, OnChange: store.Proportional}
@@ -416,15 +416,15 @@ func cancelLeavesAnotherList(e *env) {
 		e.define(l)
 		e.left(key, "k", 17)
 		e.must(nil, e.cancel(later))
-		e.left(key, "k", 20) // 3 of the 5 were left when the limit changed
+		e.left(key, "k", 20) // 3 of the 5 tokens were left when the limit changed
 	}
 }
 
 // givingBackCase plays random histories of two limits with many reservations
-// and cancellations. It compares them with the model and with the same history
-// without the cancelled calls, and checks the bound on granted tokens.
+// and cancellations. It compares the store with the model and with the same
+// history without the cancelled calls, and checks the bound on granted tokens.
 func givingBackCase(e *env) {
-	e.seeded(52, func(e *env, rnd *rand.Rand) { // the first finds all mistakes of TestMutantsAreCaught
+	e.seeded(52, func(e *env, rnd *rand.Rand) { // the first history finds all mistakes of TestMutantsAreCaught
 		g := &giving{env: e, Rand: rnd, logs: map[rowKey][]*entry{}}
 		g.run()
 	})
@@ -540,8 +540,8 @@ func (g *giving) note(k rowKey, d dipwell.Decision, refund bool, n int64) {
 	}
 }
 
-// reserveAll takes n of a key in a group that is due later. Unless wait is true
-// it takes at most the tokens that are free.
+// reserveAll takes n of a key in a group, another part of which is due later.
+// Unless wait is true it takes at most the tokens that are free.
 func (g *giving) reserveAll(k rowKey, n int64, wait bool) {
 	if left := g.check(k.limit, k.key, 0).Remaining; !wait && left < n {
 		if n = left; n == 0 {

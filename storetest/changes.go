@@ -33,8 +33,8 @@ var changeCases = []testCase{
 	{"first-use", firstUse},
 }
 
-// A drained limit of 1/h that is changed to 100/s an hour later has one token
-// at that time and gets 100 a second from then on; and the reverse.
+// A drained limit of 1/h that is changed to 100/s an hour later has one token at
+// that time and gets 100 a second from then on; a second case tests the reverse.
 func staleAfterChange(e *env) {
 	e.bucket("x", 1, time.Hour, 100)
 	e.allowed("x", "k", 100, 0)
@@ -55,7 +55,7 @@ func staleAfterChange(e *env) {
 	e.advance(time.Second)
 	e.allowed("x", "k", 100, 0)
 
-	e.advance(5 * time.Millisecond) // half a token; the other half takes 30 minutes
+	e.advance(5 * time.Millisecond) // half a token came back; the other half takes 30 minutes
 	e.bucket("x", 1, time.Hour, 100)
 	e.refused("x", "k", 1, 30*time.Minute)
 	e.advance(30*time.Minute - time.Microsecond)
@@ -66,7 +66,7 @@ func staleAfterChange(e *env) {
 	e.refused("x", "k", 1, time.Hour)
 }
 
-// 7 of 20 are used; the burst changes to 10 and back to 20.
+// 7 of 20 tokens are used; the burst changes to 10 and back to 20.
 func changePolicy(e *env, p store.ChangePolicy, down int64) {
 	l := store.Limit{Name: "p", Rate: 1, Period: time.Hour, Burst: 20, OnChange: p}
 	e.define(l)
@@ -120,10 +120,10 @@ func changeSeveralVersions(e *env) {
 	e.take("v", "d", 1)
 }
 
-// Rows of versions of long ago are stepped through each of several hundred versions, also if
+// Rows of very old versions are stepped through each of several hundred versions, also if
 // the store has converted them before they are called.
 func changeManyTimes(e *env) {
-	e.histories = max(1, e.histories/5) // each is long
+	e.histories = max(1, e.histories/5) // each history is long
 	e.seeded(1, func(e *env, rnd *rand.Rand) {
 		change := func() {
 			l := store.Limit{
@@ -161,12 +161,12 @@ func changeManyTimes(e *env) {
 	})
 }
 
-// Keys that were used at the first version and are called again after hundreds of changes,
-// one a minute, have what a row stepped through each of them has.
+// Keys used under the first version and called again after hundreds of changes, one a
+// minute, have the tokens of a row stepped through each version.
 func changeAfterHundreds(e *env) {
 	limits := []store.Limit{
 		{Name: "bucket", Period: 30 * 24 * time.Hour, Burst: 10_000},
-		{Name: "window", Algorithm: store.FixedWindow, Period: 30 * 24 * time.Hour}, // its windows are spread by key
+		{Name: "window", Algorithm: store.FixedWindow, Period: 30 * 24 * time.Hour}, // windows of its keys begin at different times
 	}
 	change := func(i int) {
 		for _, l := range limits {
@@ -180,7 +180,7 @@ func changeAfterHundreds(e *env) {
 		e.take(l.Name, "once", 8000)
 		e.take(l.Name, "never again", 8000)
 	}
-	changes := 1000 / e.part // a Registry whose store does not call Retire has at most 1024 versions
+	changes := 1000 / e.part // a Registry whose store does not call Retire keeps at most 1024 versions
 	for i := range changes {
 		e.advance(time.Minute)
 		change(i + 1)
@@ -202,7 +202,7 @@ func changeAfterHundreds(e *env) {
 // manyChanges is several times the number of versions that stores keep.
 const manyChanges = 200
 
-// The same with plans, overrides, holds and reservations.
+// The same test with plans, overrides, holds and reservations.
 func holdManyChanges(e *env) {
 	for seed := range uint64(max(1, e.histories/5)) {
 		e.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
@@ -217,7 +217,7 @@ func holdManyChanges(e *env) {
 func changeAlgorithm(e *env) {
 	e.bucket("x", 10, time.Minute, 10)
 	e.allowed("x", "k", 8, 2)
-	e.advance(3 * time.Second) // 7.5 used, which Keep rounds up to 8 whole tokens
+	e.advance(3 * time.Second) // 7.5 tokens are used, which Keep rounds up to 8
 	e.define(store.Limit{Name: "x", Algorithm: store.FixedWindow, Rate: 10, Period: time.Minute, Start: "0s"})
 	e.left("x", "k", 2)
 	e.refused("x", "k", 3, 57*time.Second)
@@ -234,8 +234,8 @@ func changeAlgorithm(e *env) {
 	e.take("x", "k", 5)
 }
 
-// A change of settings that do not affect counting keeps the version and the
-// rows.
+// A change of settings that do not affect counting keeps the limit's version
+// and rows.
 func changeModeOnly(e *env) {
 	l := store.Limit{Name: "m", Rate: 1, Period: time.Hour, Burst: 5, OnChange: store.StartOver}
 	first := e.define(l)
@@ -252,8 +252,8 @@ func changeModeOnly(e *env) {
 	e.refused("m", "k", 1, time.Hour)
 }
 
-// A limit that is defined again as it is keeps its version, whatever settings it has:
-// programs do so each time they start.
+// A limit that is defined again with the same settings keeps its version, whatever
+// these are: programs define limits each time they start.
 func defineAgain(e *env) {
 	second := func(name string) store.Limit {
 		return store.Limit{Name: name, Rate: 1000, Period: time.Second, Burst: 1000}
@@ -284,8 +284,8 @@ func defineAgain(e *env) {
 	}
 }
 
-// Cancelling after a change gives back the tokens as the change converted them; a change by
-// reset has ended the reservations.
+// Cancelling after a change gives back the tokens as the change converted them; a change
+// with the policy reset has ended the reservations.
 func changeWithReservation(e *env) {
 	for _, p := range []store.ChangePolicy{store.Keep, store.Proportional, store.StartOver} {
 		name, want := p.String(), error(nil)
@@ -352,10 +352,10 @@ func fileOwners(e *env) {
 	for _, step := range []struct {
 		limit store.Limit
 		owner string
-		field string // of the error; "owner" for ErrOwner
+		field string // field of the wanted error; "owner" for ErrOwner
 	}{
 		{l, terms.OwnerFile, ""}, // a file as earlier releases stored it, without a digest
-		{l, billing, ""},         // takes it over
+		{l, billing, ""},         // the file billing takes the limit over
 		{fast, main(7, "m7"), "owner"},
 		{fast, terms.OwnerAPI, "owner"},
 		{fast, terms.OwnerRLS, "owner"},

@@ -7,8 +7,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Drop deletes the rows of a limit and, as Reset does, every reservation that
-// has a part in one of them. Defining the limit again restores none of them.
+// Drop deletes the rows of a limit and, like Reset, every reservation that
+// has a part in one of them. Defining the limit again brings none of these rows back.
 func cancelAfterDrop(e *env) {
 	e.work("stays")
 	e.work("goes")

@@ -6,9 +6,10 @@ import (
 	"testing"
 )
 
-// A duty is something that a store must do besides calling Group.Decide. cases
-// names the cases that fail if it does not. Group.DecideIn and SweepRow do all of them except
-// atomic, clock, keys, limits, drop, list and the abilities Overrides, Holds, Audit, TopKeys and Usage.
+// A duty is something that a store must do besides calling Group.Decide. cases names the cases
+// that fail if a store does not. Group.DecideIn and SweepRow do all duties except atomic,
+// clock, keys, limits, drop, list and the abilities Overrides, Holds, Audit, TopKeys and
+// Usage.
 type duty struct{ name, text, cases string }
 
 var duties = []duty{

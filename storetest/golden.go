@@ -17,7 +17,8 @@ import (
 	"github.com/dipwell/dipwell/testdata/golden"
 )
 
-// goldenCases play the golden vectors on the store. They make the rows by calls.
+// goldenCases replay the golden vectors on the store. These cases make the vectors' rows by
+// calls.
 var goldenCases = []testCase{
 	{"golden-apply", goldenApply},
 	{"golden-carry", goldenCarry},
@@ -25,7 +26,7 @@ var goldenCases = []testCase{
 	{"golden-calendar", goldenCalendar},
 }
 
-// goldenRule is a rule in the form of the vectors.
+// goldenRule is a rule in the vectors' JSON form.
 type goldenRule struct {
 	Unit, Every, Add, Cap, Origin, Burst, Debt, Most int64
 	MaxCharge                                        int64 `json:"max_charge"`
@@ -49,11 +50,11 @@ func (e *env) limitOf(r goldenRule) store.Limit {
 	return store.Limit{}
 }
 
-// defining divides the number of vectors played that define a limit each, which
-// is slow in a durable store.
+// defining is a divisor: of vectors that each define a limit, which is slow in
+// a durable store, only one in so many is played.
 const defining = 3
 
-// vectors calls play with every nth line.
+// vectors calls play with every nth line of the vectors.
 func vectors[V any](e *env, file []byte, nth int, play func(line string, v V)) {
 	e.Helper()
 	n := 0
@@ -69,7 +70,7 @@ func vectors[V any](e *env, file []byte, nth int, play func(line string, v V)) {
 	}
 }
 
-// apply calls the store directly, without the limiter.
+// apply calls the store directly, not through the limiter.
 func (e *env) apply(what string, verb store.Verb, d *store.Definition, key string, cost int64) store.Answer {
 	e.Helper()
 	var id store.Reservation
@@ -82,19 +83,19 @@ func (e *env) apply(what string, verb store.Verb, d *store.Definition, key strin
 }
 
 // steps are calls that make a row with a given used and ts: k tokens are taken
-// some ticks before ts, and one is charged or refunded at ts.
+// some ticks before ts, and some are charged or refunded at ts.
 type steps struct {
 	k, ticks int64
 	last     store.Verb
 }
 
-// stepsTo finds the calls that leave used units.
+// stepsTo finds calls after which the row has used units in use.
 func stepsTo(r *store.Rule, used int64) (s steps, found bool) {
 	pre := used - r.Unit
 	if s.last = store.VerbCharge; pre < 0 {
 		s.last, pre = store.VerbRefund, used+r.Unit
 	}
-	if s.k = pre / r.Unit; pre%r.Unit > 0 { // k units ≡ pre, modulo what a tick gives
+	if s.k = pre / r.Unit; pre%r.Unit > 0 { // k units ≡ pre, modulo what a tick gives back
 		inverse := new(big.Int).ModInverse(big.NewInt(r.Unit), big.NewInt(r.Add))
 		if r.Add == 1 {
 			inverse = new(big.Int)
@@ -104,20 +105,20 @@ func stepsTo(r *store.Rule, used int64) (s steps, found bool) {
 		s.k += k.Sub(k, big.NewInt(s.k)).Mod(k, big.NewInt(r.Add)).Int64()
 		s.ticks = (s.k*r.Unit - pre) / r.Add
 	}
-	const charges = 4 // a bound on the calls
+	const charges = 4 // a bound on the number of calls
 	return s, s.k*r.Unit <= r.MaxUsed && s.k <= r.Burst+charges*r.MaxCharge
 }
 
-// row makes a row by calls. It returns false if that is not possible.
+// row makes the wanted row by calls. row returns false if no calls make that row.
 func (e *env) row(what string, d *store.Definition, key string, used, ts int64) bool {
 	e.Helper()
 	s, found := stepsTo(&d.Rule, used)
 	at := ts - s.ticks*d.Rule.Every
-	if !found || at <= 0 { // 0 is the TS of a missing row
+	if !found || at <= 0 { // a missing row has the TS 0
 		return false
 	}
 	e.clock.Store(at)
-	if n := min(s.k, d.Rule.Burst); n > 0 { // what waits would have a record
+	if n := min(s.k, d.Rule.Burst); n > 0 { // a Reserve that waits would leave a record
 		if a := e.apply(what, store.VerbTake, d, key, n); !a.Allowed {
 			e.Fatalf("take %d was refused: %+v\n%s", n, a, what)
 		}
@@ -133,7 +134,7 @@ func (e *env) row(what string, d *store.Definition, key string, used, ts int64) 
 	return true
 }
 
-// reads fails unless a check at now answers as for a row with used and ts.
+// reads fails unless a check at now is answered as for a row with used and ts.
 func (e *env) reads(what string, d *store.Definition, key string, used, ts, now int64) {
 	e.Helper()
 	e.clock.Store(now)
@@ -214,8 +215,8 @@ type goldenChange struct {
 	WantTS   int64 `json:"want_ts"`
 }
 
-// limits returns the limits of the versions. It returns false if two successive
-// ones have equal rules, which would be one version.
+// limits returns a limit for each version of a vector. It returns false if two
+// successive versions have equal rules, which would be one version.
 func (v *goldenChange) limits(e *env) (list []store.Limit, differ bool) {
 	for i, x := range v.Versions {
 		l := e.limitOf(x.Rule)
@@ -268,7 +269,7 @@ func goldenOrigin(e *env) {
 		v.line = line
 		all = append(all, v)
 	})
-	slices.SortStableFunc(all, func(a, b goldenWindow) int { // each limit is defined once
+	slices.SortStableFunc(all, func(a, b goldenWindow) int { // so that each limit is defined once
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Period, b.Period))
 	})
 	var d *store.Definition

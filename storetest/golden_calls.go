@@ -26,8 +26,8 @@ var goldenCallCases = []testCase{
 	{"block-golden", goldenCalls("blocks")},
 }
 
-// callsByKind returns the histories of golden.Calls, which nobody changes. It decodes them
-// once: they are 2 MB of JSON, and each kind is a case of each run of the suite.
+// callsByKind returns the histories of golden.Calls by kind; nobody changes them. They are
+// decoded once: they are 2 MB of JSON, and each kind is a case of each run of the suite.
 var callsByKind = sync.OnceValues(func() (map[string][]golden.History, error) {
 	all := map[string][]golden.History{}
 	for line := range bytes.Lines(golden.Calls) {
@@ -40,10 +40,10 @@ var callsByKind = sync.OnceValues(func() (map[string][]golden.History, error) {
 	return all, nil
 })
 
-// fewer is how many times fewer histories than vectors are left out.
+// fewer: of histories, so many times fewer are left out than of vectors.
 const fewer = 4
 
-// goldenCalls plays the histories of a kind.
+// goldenCalls replays the histories of a kind.
 func goldenCalls(kind string) func(e *env) {
 	return func(e *env) {
 		p := &callPlayer{env: e, defined: map[string]string{}}
@@ -66,12 +66,12 @@ func goldenCalls(kind string) func(e *env) {
 	}
 }
 
-// A callPlayer plays histories, one after the other.
+// A callPlayer plays histories, one after another, on the same store.
 type callPlayer struct {
 	*env
-	defined map[string]string // the text of each limit
+	defined map[string]string // text of each limit, by its name
 	ids     map[int]store.Reservation
-	holds   map[string]string // by the id of the call: the id that the store has
+	holds   map[string]string // from the id of the call to the id that the store gave
 }
 
 // can reports whether the store can decide all calls of a history.
@@ -99,13 +99,13 @@ func (p *callPlayer) play(h *golden.History) {
 		p.clock.Store(s.At)
 		d, err := p.step(i, s)
 		p.compare(i, h, d, err)
-		if i%7 == 6 { // changes no decision
+		if i%7 == 6 { // a sweep changes no decision
 			p.sweep()
 		}
 	}
 }
 
-// use defines limits, anew if one of them is defined differently.
+// use defines the limits of a history, dropping first those that are defined differently.
 func (p *callPlayer) use(texts []string) {
 	p.Helper()
 	differs := false
@@ -128,7 +128,7 @@ func (p *callPlayer) use(texts []string) {
 	}
 }
 
-// change defines a limit, or a new version of it.
+// change defines a limit, or a new version of an existing one.
 func (p *callPlayer) change(text string) {
 	p.Helper()
 	l, err := dipwell.ParseLimit(text)
@@ -184,7 +184,7 @@ func (p *callPlayer) override(s *golden.Step) {
 	p.must(overrides.SetOverride(p.ctx, def, store.Override{Key: o.Key, Plan: o.Plan, Rate: o.Rate, Burst: o.Burst, Until: o.Until}))
 }
 
-// compare fails unless a step was answered as it wants.
+// compare fails unless a step was answered as the vector says.
 func (p *callPlayer) compare(i int, h *golden.History, d dipwell.Decision, err error) {
 	p.Helper()
 	s := &h.Steps[i]
@@ -215,8 +215,8 @@ func (p *callPlayer) compare(i int, h *golden.History, d dipwell.Decision, err e
 	p.Fatalf("%s\n  got %s\n  error %v", text(s), text(got), err)
 }
 
-// partsOf returns the answers for the limits of a decision: of a call with takes, also what
-// blocks a key.
+// partsOf returns the answers for the limits of a decision; for a call with takes, also
+// what blocks a key.
 func partsOf(d dipwell.Decision, takes bool) (parts []golden.Part) {
 	limits := d.Limits
 	if limits == nil && d.Limit != "" {
@@ -233,8 +233,8 @@ func partsOf(d dipwell.Decision, takes bool) (parts []golden.Part) {
 	return parts
 }
 
-// sameParts reports whether got is what a vector wants. An answer may be called a
-// bound though it is exact.
+// sameParts reports whether the answers are what a vector wants. An answer may be
+// marked as a bound though it is exact.
 func sameParts(got, want golden.Part) bool {
 	if want.Early {
 		if got.Remaining > want.Remaining || got.Reset < want.Reset {

@@ -57,8 +57,9 @@ func groupAllOrNothing(e *env) {
 	e.left("c", "k", 1)
 }
 
-// The delay of a call, and the time until which it can be cancelled, is that of what was
-// taken: a leaky bucket of which nothing is taken says how long its queue is.
+// The delay of a call, and the time until which it can be cancelled, come from the limits that
+// it took from: a leaky bucket from which nothing is taken only reports the length of its
+// queue.
 func groupDelay(e *env) {
 	e.define(store.Limit{Name: "long", Algorithm: store.LeakyBucket, Rate: 1, Period: time.Minute, MaxDebt: 10})
 	e.define(store.Limit{Name: "short", Algorithm: store.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 10})
@@ -236,7 +237,8 @@ func readyCase(e *env) {
 	}
 }
 
-// Nobody merges all callers into one bucket by a variable without a value.
+// A call whose key is a variable without a value is an error, so that nobody merges all
+// callers into one bucket.
 func nullKey(e *env) {
 	e.three()
 	e.define(store.Limit{Name: "all", Rate: 1, Period: time.Hour, Burst: 10, Shared: true})
@@ -279,7 +281,7 @@ func batchIndependent(e *env) {
 		{Ops: []store.Op{op(b, "k", 2)}},
 	}}
 	e.must(nil, e.store.Apply(e.ctx, batch))
-	// One of the two takes of 6 is granted. The store may choose which.
+	// One of the two takes of 6 tokens is granted. The store may choose which take that is.
 	var six int
 	for i := range 2 {
 		if batch.Groups[i].Allowed {

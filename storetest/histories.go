@@ -12,15 +12,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// historyCases compare random histories of all calls with the model.
+// historyCases compare random histories of all kinds of calls with the model.
 var historyCases = []testCase{{"model", modelCase}}
 
 func modelCase(e *env) {
 	e.seeded(1, func(e *env, rnd *rand.Rand) { (&history{env: e, Rand: rnd}).run() })
 }
 
-// seeded plays random histories, each on a new store: half of them with fixed seeds from
-// one on, half with random ones, or those that follow the environment's DIPWELL_SEED.
+// seeded plays random histories, each on a new store: half of them with fixed seeds from one
+// on, half with random seeds, or with seeds that follow the environment's DIPWELL_SEED.
 func (e *env) seeded(fixed uint64, play func(*env, *rand.Rand)) {
 	seeds := []uint64{*seed}
 	if *seed == 0 {
@@ -42,15 +42,15 @@ func (e *env) seeded(fixed uint64, play func(*env, *rand.Rand)) {
 	}
 }
 
-// history is one random history.
+// history is the state of one random history.
 type history struct {
 	*env
 	*rand.Rand
 	limits []string
 	keys   []string
-	ids    []store.Reservation // reservations, possibly due or cancelled
+	ids    []store.Reservation // reservations made so far, possibly due or cancelled
 	retry  time.Duration       // retry time of the last refusal
-	latest int64               // latest time of the clock
+	latest int64               // latest time that the clock has shown
 }
 
 func (h *history) run() {
@@ -88,7 +88,7 @@ func (h *history) step() {
 
 func (h *history) limit() string { return h.limits[h.IntN(len(h.limits))] }
 
-// key returns a key of a limit.
+// key draws a key of a limit.
 func (h *history) key(limit string) string {
 	if limit == shared {
 		return dipwell.Shared
@@ -96,9 +96,9 @@ func (h *history) key(limit string) string {
 	return h.keys[h.IntN(len(h.keys))]
 }
 
-const shared = "l4" // the limit that is shared
+const shared = "l4" // name of the limit that is shared
 
-// cost returns a cost that is mostly small, sometimes near the limit's bounds or
+// cost draws a cost that is mostly small, sometimes near the limit's bounds or
 // the largest possible.
 func (h *history) cost(limit string) int64 {
 	r := &h.l.Limit(limit).Rule
@@ -173,13 +173,13 @@ func (h *history) giveBack() {
 	i := h.IntN(len(h.ids))
 	r := h.m.reservations[h.ids[i]]
 	_ = h.cancel(h.ids[i])
-	if r != nil && r.due <= h.clock.Load() { // the store may delete it, so do not cancel it after the clock stepped back
+	if r != nil && r.due <= h.clock.Load() { // the store may delete a due reservation, so do not cancel it after the clock stepped back
 		h.ids = slices.Delete(h.ids, i, i+1)
 	}
 }
 
-// move sets the clock near the last retry time, forward by a random span, or
-// back.
+// move sets the clock near the last retry time, or moves it forward or back
+// by a random span.
 func (h *history) move() {
 	switch n := h.IntN(10); {
 	case n < 3 && h.retry > 0 && h.retry < 1000*time.Hour:
@@ -197,8 +197,8 @@ func (h *history) span() time.Duration {
 	return (time.Duration(h.Int64N(int64(scale[h.IntN(len(scale))]*10))) / time.Microsecond * time.Microsecond)
 }
 
-// resetFull resets the keys that are full at now. The store may have deleted
-// their rows or not, which would make a difference before now.
+// resetFull resets the keys that are full at now. The store may or may not
+// have deleted their rows, which would make a difference before now.
 func (h *history) resetFull(now int64) {
 	for k := range h.m.rows {
 		if h.m.usedAt(k, now).Sign() == 0 {
@@ -211,8 +211,8 @@ func (h *history) resetFull(now int64) {
 	}
 }
 
-// back steps the clock back. The store may have deleted reservations that are
-// due now, so they are not used any more.
+// back steps the clock back. The store may delete reservations that are due
+// now, so the history does not use them again.
 func (h *history) back(d time.Duration) {
 	now := h.clock.Load()
 	h.latest = max(h.latest, now)

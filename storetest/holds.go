@@ -13,32 +13,32 @@ import (
 
 const second = int64(1e6)
 
-// The most live records of a key, and the delayed reservations among them.
+// The largest numbers of live records of a key, and of delayed reservations among them.
 const (
 	maxRecords = 10_000
 	maxWaiting = 4096
 )
 
-// slow is a limit of which no token comes back by time in these cases.
+// slow is a limit whose tokens do not come back by time during these cases.
 const slow = "a=1/1h,burst=10"
 
-// onHolds opens a case with some limits.
+// onHolds opens a store for a case and defines some limits.
 func onHolds(f func(b *caller)) func(*env) {
 	return func(e *env) {
 		f(newCaller(e, slow, "b=1/1h,burst=10", "c=1/1h,burst=10,plans=free:mode=unlimited|banned:mode=blocked"))
 	}
 }
 
-// onConcurrency opens a case with a concurrency limit.
+// onConcurrency opens a store for a case and defines a concurrency limit.
 func onConcurrency(f func(b *caller)) func(*env) {
 	return func(e *env) {
 		f(newCaller(e, slow, "c=10,algorithm=concurrency,plans=free:mode=unlimited|banned:mode=blocked"))
 	}
 }
 
-// holdCases test Group.Hold: each is a sentence about holds.
+// holdCases test Group.Hold: each case is a sentence about holds.
 var holdCases = []testCase{
-	// A hold takes.
+	// A hold takes its tokens at once.
 	{"hold", onHolds(func(b *caller) {
 		g := b.hold("h", 30*second, "a k 4")
 		if op := g.Ops[0]; op.Granted != 4 || op.Remaining != 6 || g.Hold.Expires != b.clock.Load()+30*second || g.Hold.Repeated {
@@ -46,7 +46,7 @@ var holdCases = []testCase{
 		}
 		b.free("a k", 6)
 	})},
-	// A refused hold keeps nothing.
+	// A refused hold takes nothing and keeps no record.
 	{"hold-refused", onHolds(func(b *caller) {
 		if g, err := b.tryHold("h", 30*second, "a k 11"); err != nil || g.Allowed || !g.Ops[0].Never {
 			b.Errorf("%v %+v", err, g)
@@ -55,7 +55,7 @@ var holdCases = []testCase{
 		b.wantErr(store.ErrUnknownHold, err)
 		b.hold("h", 30*second, "a k 10")
 	})},
-	// The live holds of a key are listed, the one that expires first first.
+	// The live holds of a key are listed in the order in which they expire.
 	{"hold-list", onHolds(func(b *caller) {
 		list := store.AbilitiesOf(b.store).Holds
 		if list == nil {
@@ -74,7 +74,7 @@ var holdCases = []testCase{
 			b.Errorf("%v, %v; want %v", got, err, want)
 		}
 	})},
-	// Settle gives back what it did not cost.
+	// Settle gives back the held tokens that exceed its cost.
 	{"settle-less", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4")
 		if op := b.settle("h", 1).Ops[0]; op.Granted != 1 || op.Cost != 1 || op.Remaining != 9 || op.Key != "k" {
@@ -82,7 +82,7 @@ var holdCases = []testCase{
 		}
 		b.free("a k", 9)
 	})},
-	// Settle without costs is as held.
+	// Settle without costs keeps what was held.
 	{"settle-as-held", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4")
 		b.settle("h")
@@ -91,13 +91,13 @@ var holdCases = []testCase{
 			b.Error("not repeated")
 		}
 	})},
-	// Settle to 0 releases.
+	// Settle to 0 releases all held tokens.
 	{"settle-nothing", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 10")
 		b.settle("h", 0)
 		b.free("a k", 10)
 	})},
-	// Settle to more charges the difference, into debt if need be.
+	// Settle to a higher cost charges the difference, into debt if needed.
 	{"settle-more", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4")
 		b.take("a k 6", true)
@@ -107,7 +107,7 @@ var holdCases = []testCase{
 		b.wait(time.Hour)
 		b.free("a k", 1)
 	})},
-	// Beyond max_charge the error names the largest cost, and the hold stays.
+	// A settle above max_charge is an error that names the largest cost, and the hold stays.
 	{"settle-beyond-max-charge", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4")
 		_, err := b.trySettle("h", 105)
@@ -116,7 +116,7 @@ var holdCases = []testCase{
 		}
 		b.settle("h", 104)
 	})},
-	// Of a take with parents it is the largest cost that all levels allow.
+	// For a take with parents, that largest cost is the one that all levels allow.
 	{"settle-beyond-max-charge-levels", onHolds(func(b *caller) {
 		b.define("top=1/1h,burst=3,parts=1")
 		b.define("low=1/1h,burst=10,parent=top")
@@ -132,7 +132,8 @@ var holdCases = []testCase{
 			b.Error(err)
 		}
 	})},
-	// The same settle again answers the same; other costs are an error.
+	// A settle that is repeated with the same cost gets the same answer; another cost is an
+	// error.
 	{"settle-again", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4")
 		b.settle("h", 1)
@@ -143,7 +144,7 @@ var holdCases = []testCase{
 		b.wantErr(store.ErrHoldConflict, err)
 		b.free("a k", 9)
 	})},
-	// An expired hold gave everything back.
+	// An expired hold gives back everything that it held.
 	{"hold-expires", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 10")
 		b.wait(30*time.Second - time.Microsecond)
@@ -153,8 +154,8 @@ var holdCases = []testCase{
 		b.wait(time.Microsecond)
 		b.take("a k 10", true)
 	})},
-	// After the end of an override that blocks the key, a hold that has expired may let
-	// the call pass before time alone does; the end itself is exact.
+	// After the end of an override that blocks the key, an expired hold may let the
+	// call pass earlier than time alone would; the retry at the end itself is exact.
 	{"hold-beside-ban", onHolds(func(b *caller) {
 		b.hold("h", 5*second, "c k 9")
 		b.override("c", store.Override{Key: "k", Plan: "banned", Until: b.clock.Load() + 10*second})
@@ -165,7 +166,8 @@ var holdCases = []testCase{
 			b.Errorf("%+v", op.Answer)
 		}
 	})},
-	// Under another override that ends, the retry is at most its end, whatever fits then.
+	// Under a temporary override other than a block, the retry is at most its end, whatever
+	// fits then.
 	{"hold-expires-override", onHolds(func(b *caller) {
 		b.hold("h", 5*second, "c k 10")
 		b.override("c", store.Override{Key: "k", Burst: 12, Until: b.clock.Load() + 10*second})
@@ -179,8 +181,9 @@ var holdCases = []testCase{
 		b.wait(time.Microsecond)
 		b.take("c k 12", true)
 	})},
-	// A repeated hold that took nothing says what the plan that it names grants, whatever
-	// decides the key now: all if that is unlimited, and nothing in shadow mode.
+	// A repeated hold that took nothing answers with what the plan that it names grants,
+	// whatever decides the key now: everything if that is unlimited, and nothing in shadow
+	// mode.
 	{"hold-again-free", onHolds(func(b *caller) {
 		b.define("s=1/1h,burst=3,mode=shadow,plans=free:mode=unlimited")
 		again := func(id, call string, want int64) {
@@ -200,7 +203,8 @@ var holdCases = []testCase{
 			again("shadow", "s k 5", 0)
 		}
 	})},
-	// So do several that expire together, of which the first finds that the override has ended.
+	// The same holds for several holds that expire together, the first of which finds that the
+	// override has ended.
 	{"hold-expires-override-several", onHolds(func(b *caller) {
 		b.define("u=7/1h,burst=10")
 		for _, key := range []string{"taken", "swept"} {
@@ -214,8 +218,8 @@ var holdCases = []testCase{
 		b.sweep()
 		b.free("u swept", 10)
 	})},
-	// A hold that was made under an override gives back what it took after the override has
-	// ended or was replaced, however that was and however the hold ends.
+	// A hold made under an override gives back what it took after the override has ended or
+	// was replaced, in whatever way it ends.
 	{"hold-outlives-override", onHolds(func(b *caller) {
 		const big = "b=1/1h,burst=10,plans=big:rate=2;burst=30"
 		b.define(big)
@@ -245,7 +249,7 @@ var holdCases = []testCase{
 		b.settle("h"+k, 1)
 		b.free("b "+k, 19)
 
-		k = hold(6, plan) // replaced, and then ended
+		k = hold(6, plan) // the override is replaced, and then ended
 		b.override("b", store.Override{Key: k, Burst: 20})
 		b.hold("i", 30*second, "b "+k+" 8")
 		b.endOverride("b", k)
@@ -254,31 +258,31 @@ var holdCases = []testCase{
 		b.settle("i", 1)
 		b.free("b "+k, 9)
 
-		k = hold(6, short()) // the end of it is found by a take
+		k = hold(6, short()) // a take finds that the override has ended
 		b.wait(20 * time.Millisecond)
 		b.take("b "+k+" 1", true)
 		b.settle("h"+k, 1)
 		b.free("b "+k, 8)
 
-		k = hold(6, short()) // by a take under a plan
+		k = hold(6, short()) // a take under a plan finds it
 		b.wait(20 * time.Millisecond)
 		b.take("b:big "+k+" 1", true)
 		b.settle("h"+k, 1)
 		b.free("b "+k, 8)
 
-		k = hold(6, short()) // by the settle of another hold
+		k = hold(6, short()) // the settle of another hold finds it
 		b.hold("j", 30*second, "b "+k+" 4")
 		b.wait(20 * time.Millisecond)
 		b.settle("j", 2)
 		b.settle("h"+k, 1)
 		b.free("b "+k, 7)
 
-		k = hold(6, short()) // by the settle of the hold
+		k = hold(6, short()) // the settle of this hold finds it
 		b.wait(20 * time.Millisecond)
 		b.settle("h"+k, 1)
 		b.free("b "+k, 9)
 
-		k = hold(6, short()) // by the sweep
+		k = hold(6, short()) // the sweep finds it
 		b.wait(20 * time.Millisecond)
 		b.sweep()
 		b.settle("h"+k, 1)
@@ -289,7 +293,7 @@ var holdCases = []testCase{
 		b.wait(30 * time.Second)
 		b.take("b "+k+" 10", true)
 
-		k = hold(6, short()) // the sweep gives it back
+		k = hold(6, short()) // the sweep gives the hold back
 		b.wait(20 * time.Millisecond)
 		b.take("b "+k+" 1", true)
 		b.wait(30 * time.Second)
@@ -305,7 +309,7 @@ var holdCases = []testCase{
 		b.settle("h"+k, 1)
 		b.free("b "+k, 7)
 
-		k = hold(6, plan) // and converts the row, which keeps its tokens
+		k = hold(6, plan) // and a change converts the row, which keeps its tokens
 		b.define("b=1/1h,burst=20,plans=big:rate=2;burst=15,on_change=proportional")
 		b.take("b "+k+" 1", true)
 		b.endOverride("b", k)
@@ -313,7 +317,7 @@ var holdCases = []testCase{
 		b.free("b "+k, 17)
 
 		b.define(big)
-		b.hold("l", 30*second, "b l 6") // made before the override
+		b.hold("l", 30*second, "b l 6") // this hold was made before the override
 		b.override("b", store.Override{Key: "l", Burst: 20})
 		b.define("b=1/1h,burst=5,on_change=proportional,plans=big:rate=2;burst=30")
 		b.take("b l 1", true)
@@ -322,7 +326,7 @@ var holdCases = []testCase{
 		b.settle("l", 0)
 		b.free("b l", 4)
 	})},
-	// A hold that has expired gives back all that it took, also if the limit was changed
+	// A hold that has expired gives back all that it took, also if the limit changed
 	// before any call of the key.
 	{"hold-expires-change", onHolds(func(b *caller) {
 		b.define("w=999983/1h,algorithm=fixed_window,start=0s")
@@ -340,14 +344,14 @@ var holdCases = []testCase{
 		if op := b.do(store.VerbTakeUpTo, "w upto 5").Ops[0]; op.Granted != 3 {
 			b.Errorf("%+v", op)
 		}
-		b.take("w twice 3", true) // although one of its holds was live at the first change
+		b.take("w twice 3", true) // true although one of its holds was live at the first change
 		b.take("w take 3", true)
 		b.hold("again", 10*second, "w hold 3")
 		b.sweep()
 		b.free("w swept", 3)
 	})},
-	// What shadow mode lets pass beside a live hold has a bound too, also once a program
-	// knows the override.
+	// What shadow mode lets pass beside a live hold has an inexact retry (Bound) too,
+	// also once a program knows the override.
 	{"hold-bound-shadow-override", onHolds(func(b *caller) {
 		b.define("d=1/1s,burst=10,plans=seen:mode=shadow")
 		b.override("d", store.Override{Key: "k", Plan: "seen"})
@@ -392,7 +396,7 @@ var holdCases = []testCase{
 		b.sweep()
 		b.free("d swept", 23)
 	})},
-	// What time had returned when the limit was changed cannot be given back afterwards.
+	// What time had already returned when the limit changed cannot be given back afterwards.
 	{"hold-change-low", onHolds(func(b *caller) {
 		b.define("x=1/1s,burst=1,max_debt=0")
 		b.hold("h", 20*second, "x k 1")
@@ -403,7 +407,7 @@ var holdCases = []testCase{
 		b.free("x k", 9)
 	})},
 	// A change by proportional keeps the tokens of a key beside a live hold, and only
-	// beside one: a hold that has expired by then is given back first.
+	// there: a hold that has expired by then is given back first.
 	{"hold-change-proportional", onHolds(func(b *caller) {
 		b.define("x=1/1h,burst=100")
 		for _, key := range []string{"held", "ended", "plain"} {
@@ -414,7 +418,7 @@ var holdCases = []testCase{
 		}
 		b.wait(10 * time.Second)
 		b.define("x=2/2h,burst=10,on_change=proportional")
-		b.free("x held", 0) // 50 are used
+		b.free("x held", 0) // 50 tokens are used
 		b.free("x ended", 8)
 		b.free("x plain", 8)
 		b.wait(20 * time.Second)
@@ -425,7 +429,7 @@ var holdCases = []testCase{
 		b.free("x ended", 0)
 		b.free("x plain", 80)
 	})},
-	// So it does where the clock steps back behind the change.
+	// That is so too if the clock steps back behind the change.
 	{"hold-change-clock-back", onHolds(func(b *caller) {
 		for _, policy := range []string{"proportional", "reset"} {
 			b.define("x=1/1h,burst=100")
@@ -438,12 +442,12 @@ var holdCases = []testCase{
 			b.wait(-15 * time.Second)
 			b.do(store.VerbCharge, "x "+policy+"touched 0")
 			free := map[string]int64{"proportional": 0, "reset": 50}[policy]
-			for _, key := range []string{"early", "late", "touched"} { // none had expired by this clock
+			for _, key := range []string{"early", "late", "touched"} { // no hold had expired by this clock
 				b.free("x "+policy+key, free)
 			}
 			b.wait(15 * time.Second)
 			free = map[string]int64{"proportional": 40, "reset": 50}[policy]
-			b.free("x "+policy+"early", free) // expired before the change
+			b.free("x "+policy+"early", free) // this hold expired before the change
 			b.settle("h"+policy+"late", 40)
 			b.free("x "+policy+"late", map[string]int64{"proportional": 0, "reset": 50}[policy])
 		}
@@ -467,12 +471,13 @@ var holdCases = []testCase{
 		b.free("b k", 9)
 		b.settle("one", 90)
 		b.free("x k", 50)
-		b.settle("short", 12) // expired before the change, and is charged
+		b.settle("short", 12) // this hold expired before the change, and is charged
 		b.free("x k", 38)
 		b.settle("again", 0)
 		b.free("x k", 38)
 	})},
-	// A hold that expires under an override that blocks the key is free at its end.
+	// The tokens of a hold that expires under a blocking override are free at the end of that
+	// override.
 	{"hold-expires-ban", onHolds(func(b *caller) {
 		b.hold("h", 5*second, "c k 9")
 		b.override("c", store.Override{Key: "k", Plan: "banned", Until: b.clock.Load() + 10*second})
@@ -483,7 +488,7 @@ var holdCases = []testCase{
 		b.wait(5 * time.Second)
 		b.take("c k 10", true)
 	})},
-	// An expired hold that is settled charges the actual cost, once.
+	// Settling an expired hold charges the actual cost, once.
 	{"settle-expired", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 10")
 		b.wait(time.Minute)
@@ -493,7 +498,8 @@ var holdCases = []testCase{
 		b.free("a k", 7)
 	})},
 	// What is charged after all holds of a key have expired is counted under the definition
-	// that the caller names, and not under the plan of a hold, whether a sweep came between or not.
+	// that the caller names, not under the plan of a hold, whether or not a sweep came
+	// between.
 	{"hold-expires-charge", onHolds(func(b *caller) {
 		b.define("p=1/1h,burst=10,plans=pro:rate=2;burst=20")
 		for _, swept := range []bool{false, true} {
@@ -512,7 +518,7 @@ var holdCases = []testCase{
 			b.free("p settle-"+key, 7)
 		}
 	})},
-	// A plan in shadow mode allows what an override refuses, from the end of the override on.
+	// From the end of an override on, a plan in shadow mode allows what the override refused.
 	{"override-before-shadow", onHolds(func(b *caller) {
 		b.define("s=1/1h,burst=3,plans=seen:mode=shadow")
 		b.define("slots=3,algorithm=concurrency,plans=seen:mode=shadow")
@@ -529,7 +535,7 @@ var holdCases = []testCase{
 			}
 		}
 	})},
-	// Also if a refusal had given it back.
+	// Settling charges once also if a refusal had given the hold back.
 	{"settle-given-back", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 10")
 		b.wait(time.Minute)
@@ -537,7 +543,7 @@ var holdCases = []testCase{
 		b.settle("h", 3)
 		b.free("a k", 5)
 	})},
-	// An expired hold lets at most max_charge be.
+	// Settling an expired hold charges at most max_charge.
 	{"settle-expired-beyond-max-charge", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 10")
 		b.wait(time.Minute)
@@ -554,11 +560,11 @@ var holdCases = []testCase{
 		if b.wantField("cost", err); !strings.Contains(fmt.Sprint(err), "9") {
 			b.Error(err)
 		}
-		b.settle("late", 9) // what was held can always be charged
+		b.settle("late", 9) // the held amount can always be charged
 		b.free("few k", 1)
 	})},
-	// With on_expire keep, expiry gives nothing back, and a late settle gives back or charges
-	// the difference as in time.
+	// With on_expire keep, the expiry of a hold gives nothing back, and a late settle gives
+	// back or charges the difference like one in time.
 	{"hold-kept", onHolds(func(b *caller) {
 		b.define("kept=1/1h,burst=10,on_expire=keep")
 		b.hold("h", 30*second, "kept k 10")
@@ -578,8 +584,8 @@ var holdCases = []testCase{
 		_, err := b.trySettle("h", 4)
 		b.wantErr(store.ErrHoldConflict, err)
 	})},
-	// What time has returned since is not given back once more: what can be is the least that
-	// was used since.
+	// Tokens that time has returned since are not given back again: at most the smallest
+	// number used since can be.
 	{"hold-kept-touched", onHolds(func(b *caller) {
 		b.define("kept=1/10ms,burst=5,on_expire=keep")
 		b.define("day=1/1h,burst=10,on_expire=keep")
@@ -589,7 +595,7 @@ var holdCases = []testCase{
 		b.settle("h", 0)
 		b.free("kept k", 4)
 		b.hold("low", second, "kept l 4")
-		b.wait(2 * time.Second) // it has expired, and all of it came back
+		b.wait(2 * time.Second) // the hold has expired, and all of its tokens came back
 		b.take("kept l 3", true)
 		b.settle("low", 0)
 		b.free("kept l", 2)
@@ -606,8 +612,8 @@ var holdCases = []testCase{
 		b.settle("reset", 1)
 		b.free("day l", 5)
 	})},
-	// The record of an expired hold lives with the others of its key, and goes when the hold is
-	// forgotten.
+	// The record of an expired hold lives with the other records of its key, and goes when the
+	// hold is forgotten.
 	{"hold-kept-forgotten", onHolds(func(b *caller) {
 		b.define("kept=1/1h,burst=10,on_expire=keep")
 		b.hold("h", 2*second, "kept k 4")
@@ -642,7 +648,7 @@ var holdCases = []testCase{
 			b.Errorf("no record is left: %+v", op.Answer)
 		}
 	})},
-	// A change of the limit between expiry and settle, and an extension in time.
+	// The limit changes between expiry and settle, and a hold is extended in time.
 	{"hold-kept-changed", onHolds(func(b *caller) {
 		b.define("kept=1/1h,burst=10,on_expire=keep")
 		b.hold("h", 2*second, "kept k 6")
@@ -691,7 +697,7 @@ var holdCases = []testCase{
 		_, err = b.trySettle("extended", 1)
 		b.wantErr(store.ErrUnknownHold, err)
 	})},
-	// The same call again is the same hold.
+	// A repeated Hold call returns the same hold.
 	{"hold-again", onHolds(func(b *caller) {
 		first := b.hold("h", 30*second, "a k 4")
 		b.wait(10 * time.Second)
@@ -708,7 +714,7 @@ var holdCases = []testCase{
 		b.wantErr(store.ErrHoldConflict, err)
 		b.free("a k", 6)
 	})},
-	// Also if an override decides the key, or the plan is unlimited.
+	// It does so also if an override decides the key, or the plan is unlimited.
 	{"hold-again-override", onHolds(func(b *caller) {
 		b.override("c", store.Override{Key: "k", Burst: 20})
 		b.hold("h", 30*second, "c:free k 12")
@@ -720,7 +726,7 @@ var holdCases = []testCase{
 			b.Errorf("%+v %+v", g, g.Hold)
 		}
 	})},
-	// Once it has ended it is an error until the record goes.
+	// Repeating a Hold that has ended is an error until its record goes.
 	{"hold-again-ended", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4")
 		b.settle("h", 1)
@@ -735,7 +741,7 @@ var holdCases = []testCase{
 			b.Error("repeated")
 		}
 	})},
-	// Extend moves the expiry.
+	// Extend moves a hold's expiry.
 	{"extend", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 10")
 		b.wait(20 * time.Second)
@@ -759,7 +765,7 @@ var holdCases = []testCase{
 		_, err = b.tryExtend("i", second)
 		b.wantErr(store.ErrUnknownHold, err)
 	})},
-	// Several limits, all or nothing.
+	// A hold of several limits is all or nothing.
 	{"hold-several", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4", "b k 5")
 		if g, err := b.tryHold("i", 30*second, "a k 4", "b k 6"); err != nil || g.Allowed || g.Ops[0].Granted != 0 || !g.Ops[1].Bound || g.Ops[0].Bound {
@@ -771,7 +777,7 @@ var holdCases = []testCase{
 			b.Errorf("%+v", g)
 		}
 	})},
-	// A part that Reset ended neither gives back nor charges.
+	// A part of a hold that Reset ended neither gives back nor charges.
 	{"hold-reset", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4", "b k 5")
 		b.hold("i", 30*second, "a k 3")
@@ -792,7 +798,7 @@ var holdCases = []testCase{
 		_, err := b.trySettle("h", 1)
 		b.wantErr(store.ErrUnknownHold, err)
 	})},
-	// Reset of the last part ends the hold.
+	// Reset of the last remaining part ends a hold.
 	{"hold-reset-all", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4", "b k 5")
 		b.do(store.VerbReset, "a k 0")
@@ -805,7 +811,7 @@ var holdCases = []testCase{
 		_, err = b.tryHold("h", 30*second, "a k 4", "b k 5")
 		b.wantErr(store.ErrHoldConflict, err)
 	})},
-	// An expired part that Reset finds still charges.
+	// A part that had expired when it was reset still charges on settle.
 	{"hold-reset-expired", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4")
 		b.wait(30 * time.Second)
@@ -813,7 +819,7 @@ var holdCases = []testCase{
 		b.settle("h", 3)
 		b.free("a k", 7)
 	})},
-	// The same where the row was full, and so deleted, before the hold expired.
+	// The same is true if the row was full, and so deleted, before the hold expired.
 	{"hold-reset-expired-full", func(e *env) {
 		b := newCaller(e, "a=10/1s,burst=10")
 		b.hold("h", 30*second, "a k 4")
@@ -825,7 +831,7 @@ var holdCases = []testCase{
 		b.settle("h", 3)
 		b.free("a k", 7)
 	}},
-	// A hold of nothing is an error, whatever would decide it.
+	// A hold with cost 0 is an error, whatever would decide it.
 	{"hold-nothing", onHolds(func(b *caller) {
 		b.define("s=1/1h,burst=10,mode=shadow")
 		b.define("slots=3,algorithm=concurrency")
@@ -840,7 +846,7 @@ var holdCases = []testCase{
 		b.wantField("cost", err)
 		b.hold("h", 30*second, "a k 0", "b k 1")
 	})},
-	// What cost 0 is settled to 0 only.
+	// A part that cost 0 can only be settled to 0.
 	{"settle-several-nothing", onHolds(func(b *caller) {
 		b.define("slots=3,algorithm=concurrency")
 		b.hold("h", 30*second, "a k 4", "b k 0", "slots k 0")
@@ -864,7 +870,7 @@ var holdCases = []testCase{
 		b.wantField("costs[1]", err)
 		b.settle("j", 1, 0)
 	})},
-	// A hold that took nothing leaves nothing at its key, and ends by settle or expiry.
+	// A hold that took nothing leaves nothing in its key's row, and ends by settle or expiry.
 	{"hold-free", onHolds(func(b *caller) {
 		b.define("s=1/1h,burst=3,mode=shadow,keys=list")
 		b.hold("h", 30*second, "s k 4")
@@ -897,11 +903,11 @@ var holdCases = []testCase{
 		_, err = b.tryExtend("h", 60*second)
 		b.wantErr(store.ErrHoldConflict, err)
 	})},
-	// A key has at most 10,000 live records, also if they took nothing; what has ended does
+	// A key has at most 10,000 live records, also if they took nothing; ended records do
 	// not count.
 	{"hold-too-many", onHolds(func(b *caller) {
 		if b.part > 1 || b.Options.Parallel {
-			return // elsewhere it takes minutes, so that those stores have tests of their own
+			return // on other stores it takes minutes, so those have tests of their own
 		}
 		b.define("n=1/1h,burst=100000,max_debt=1000000,plans=free:mode=unlimited")
 		for _, call := range []string{"n:free free 3", "n paid 3"} {
@@ -938,14 +944,14 @@ var holdCases = []testCase{
 			b.settle("other" + key)
 		}
 	})},
-	// No unlimited level is charged.
+	// A level whose plan is unlimited is not charged by a hold.
 	{"hold-unlimited", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "c:free k 7")
 		b.free("c k", 10)
 		b.settle("h", 9)
 		b.free("c k", 10)
 	})},
-	// No shadow that would have refused is charged.
+	// A limit in shadow mode that would have refused is not charged by a hold.
 	{"hold-shadow", onHolds(func(b *caller) {
 		b.define("s=1/1h,burst=10,mode=shadow")
 		b.hold("h", 30*second, "s k 7")
@@ -957,7 +963,7 @@ var holdCases = []testCase{
 		b.settle("h", 9)
 		b.free("s k", 1)
 	})},
-	// The same where the plan that was unlimited decides no more, and of a part that cost 0.
+	// The same is true if the unlimited plan no longer decides, and for a part that cost 0.
 	{"hold-several-free", onHolds(func(b *caller) {
 		b.define("s=1/1h,burst=10,mode=shadow")
 		b.do(store.VerbCharge, "s k 12")
@@ -978,7 +984,7 @@ var holdCases = []testCase{
 		b.settle("j", 3)
 		b.free("c k", 6)
 	})},
-	// The answer of settle is about the plan that the call of the hold named.
+	// The answer to a settle describes the plan that the Hold call named.
 	{"hold-plan", onHolds(func(b *caller) {
 		b.define("p=1/1h,burst=10,plans=pro:burst=50")
 		if op := b.hold("h", 30*second, "p:pro k 40").Ops[0]; op.Def.Plan != "pro" || op.Remaining != 10 {
@@ -989,7 +995,7 @@ var holdCases = []testCase{
 		}
 		b.free("p k", 0)
 	})},
-	// A blocked plan refuses.
+	// A plan with mode blocked refuses holds.
 	{"hold-blocked", onHolds(func(b *caller) {
 		if g, err := b.tryHold("h", 30*second, "c:banned k 1"); err != nil || g.Allowed || !g.Ops[0].Never {
 			b.Errorf("%v %+v", err, g)
@@ -1002,7 +1008,7 @@ var holdCases = []testCase{
 		}
 		b.hold("h", 30*second, "a k 4 6")
 	})},
-	// No hold of a leaky bucket.
+	// A leaky bucket has no holds.
 	{"hold-leaky", onHolds(func(b *caller) {
 		b.define("l=1/1s,algorithm=leaky_bucket,max_debt=5")
 		_, err := b.tryHold("h", 30*second, "l k 1")
@@ -1037,7 +1043,7 @@ var holdCases = []testCase{
 		b.free("a k", 9)
 		b.settle("h", 1, 1)
 	})},
-	// The first call from the expiry on gives back, whatever it asks for.
+	// The first call after the expiry gives the hold back, whatever it asks for.
 	{"expired-hold-hides", onHolds(func(b *caller) {
 		b.define("n=100/1d,burst=100")
 		b.hold("h", 30*second, "n k 90")
@@ -1066,7 +1072,7 @@ var holdCases = []testCase{
 		} {
 			key := fmt.Sprint("k", i)
 			b.hold("live"+key, 3600*second, "n "+key+" 4")
-			for j := range 20 { // more than a few
+			for j := range 20 { // more calls than a few
 				b.hold(fmt.Sprint(key, "-", j), int64(30-j)*second, "n "+key+" 2")
 			}
 			b.take("n "+key+" 6", true)
@@ -1076,7 +1082,8 @@ var holdCases = []testCase{
 			}
 		}
 	})},
-	// A refusal for ever gives back too: what it says is left is free.
+	// A refusal with "never" gives expired holds back too: what it reports as remaining is
+	// free.
 	{"hold-expires-never", onHolds(func(b *caller) {
 		for _, call := range []string{"c k 11", "c:banned l 1"} {
 			key := strings.Fields(call)[1]
@@ -1087,7 +1094,7 @@ var holdCases = []testCase{
 			}
 		}
 	})},
-	// A check gives nothing back, but counts it.
+	// A check gives no expired hold back, but counts its tokens as free.
 	{"hold-expires-check", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 10")
 		b.wait(30 * time.Second)
@@ -1095,7 +1102,7 @@ var holdCases = []testCase{
 			b.Errorf("%+v", g)
 		}
 	})},
-	// The sweep does the rest.
+	// A sweep gives back the remaining expired holds.
 	{"hold-sweep", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4")
 		b.take("a k 1", true)
@@ -1104,7 +1111,8 @@ var holdCases = []testCase{
 		b.sweep()
 		b.free("a k", 9)
 	})},
-	// A sweep counts a row that it deletes once, although the record of a hold outlives the row.
+	// A sweep counts a row that it deletes once, although the record of a hold outlives that
+	// row.
 	{"hold-sweep-again", func(e *env) {
 		b := newCaller(e, "a=10/1s,burst=10")
 		b.hold("h", 30*second, "a k 4")
@@ -1118,7 +1126,7 @@ var holdCases = []testCase{
 		b.settle("h", 3)
 		b.free("a k", 10)
 	}},
-	// A limit that is dropped ends its part.
+	// Dropping a limit ends the part of a hold in it.
 	{"hold-drop", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4", "b k 4")
 		b.drop("a")
@@ -1128,7 +1136,8 @@ var holdCases = []testCase{
 		b.free("a k", 10)
 		b.free("b k", 9)
 	})},
-	// What ended before the drop is charged to the limit that has the name now, as after a Reset.
+	// A part that ended before the drop is charged to the limit that has the name now, as
+	// after a Reset.
 	{"hold-drop-expired", onHolds(func(b *caller) {
 		for _, id := range []string{"found", "unseen"} {
 			b.hold(id, 30*second, "a "+id+" 4", "b "+id+" 4")
@@ -1143,7 +1152,7 @@ var holdCases = []testCase{
 			b.free("b "+id, 9)
 		}
 	})},
-	// A part that took nothing lives as long as there is a limit of its name.
+	// A part of a hold that took nothing lives as long as a limit of its name exists.
 	{"hold-drop-free", onHolds(func(b *caller) {
 		b.define("a=1/1h,burst=10,mode=shadow")
 		b.take("a k 10", true)
@@ -1160,7 +1169,8 @@ var holdCases = []testCase{
 			b.Errorf("%v, %+v", err, g)
 		}
 	})},
-	// What is settled while there is no such limit is charged to none, nor to a later one.
+	// A hold settled while its limit does not exist is charged to no limit, also not to a
+	// later one of that name.
 	{"hold-drop-settled", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4", "b k 4")
 		b.wait(30 * time.Second)
@@ -1173,7 +1183,7 @@ var holdCases = []testCase{
 		b.free("a k", 10)
 		b.free("b k", 9)
 	})},
-	// It may have another algorithm.
+	// The later limit may have another algorithm.
 	{"hold-drop-expired-other", onHolds(func(b *caller) {
 		for i, c := range []struct {
 			text string
@@ -1200,7 +1210,7 @@ var holdCases = []testCase{
 			b.define(slow)
 		}
 	})},
-	// What was held was far more than the limit counts now.
+	// The hold had far more tokens than the limit can count now.
 	{"settle-late-most", onHolds(func(b *caller) {
 		b.define("a=1000000000000000/1h,algorithm=fixed_window")
 		b.hold("h", second, "a k 1000000000000000")
@@ -1209,7 +1219,7 @@ var holdCases = []testCase{
 		b.settle("h", 1e15)
 		b.free("a k", 0)
 	})},
-	// Settle beside a dropped limit.
+	// A hold of several limits is settled after one of them was dropped.
 	{"settle-beside-dropped", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4", "b k 4")
 		b.drop("a")
@@ -1224,7 +1234,7 @@ var holdCases = []testCase{
 			}
 		}
 	})},
-	// Settle after every limit was dropped.
+	// A hold is settled after all of its limits were dropped.
 	{"settle-all-dropped", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4")
 		b.drop("a")
@@ -1236,7 +1246,7 @@ var holdCases = []testCase{
 		_, err := b.trySettle("h", 2)
 		b.wantErr(store.ErrHoldConflict, err)
 	})},
-	// Takes of one key add up.
+	// Takes from one key in the same hold add up.
 	{"hold-takes-add-up", onHolds(func(b *caller) {
 		g := &store.Group{Hold: &store.HoldCall{ID: "h", TTL: second}, Ops: []store.Op{b.op(store.VerbTake, "a k 7"), b.op(store.VerbTake, "b k 4")}}
 		g.Ops[0].Takes, g.Ops[1].Takes = 1|4, 2
@@ -1249,7 +1259,7 @@ var holdCases = []testCase{
 		b.free("a k", 7)
 		b.free("b k", 9)
 	})},
-	// They are settled to a cost each, and so again.
+	// Each of these takes is settled to a cost of its own, and repeated settles agree.
 	{"settle-takes-again", onHolds(func(b *caller) {
 		for _, one := range []bool{true, false} {
 			for i, c := range []struct {
@@ -1275,7 +1285,7 @@ var holdCases = []testCase{
 				b.wantField("costs", err)
 				b.settle(id, costs...)
 				for j := range costs {
-					costs[j] = 9 // it is the caller's
+					costs[j] = 9 // the slice belongs to the caller
 				}
 				for range 2 {
 					if g := b.settle(id, c.same...); !g.Hold.Repeated {
@@ -1287,7 +1297,7 @@ var holdCases = []testCase{
 			}
 		}
 	})},
-	// A later version.
+	// The limit gets a later version.
 	{"hold-change-sliding", holdChangeSliding},
 	{"hold-change", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4")
@@ -1295,7 +1305,8 @@ var holdCases = []testCase{
 		b.settle("h", 1)
 		b.free("a k", 19)
 	})},
-	// Under a slower version it can still be given back after the row would have been full.
+	// Under a slower version the hold can still be given back after the row would have been
+	// full.
 	{"hold-change-slower", func(e *env) {
 		b := newCaller(e, "a=10/1s,burst=10")
 		b.hold("h", second, "a k 5")
@@ -1303,7 +1314,7 @@ var holdCases = []testCase{
 		b.wait(10 * time.Second)
 		b.take("a k 10", true)
 	}},
-	// A live hold outlives a row that was full, which a store may have deleted.
+	// A live hold outlives a full row, which a store may have deleted.
 	{"hold-outlives-row", func(e *env) {
 		b := newCaller(e, "a=10/1s,burst=10,max_debt=10")
 		for _, key := range []string{"a k ", "a l ", "a m "} {
@@ -1317,7 +1328,7 @@ var holdCases = []testCase{
 		}
 		b.settle("k")
 		b.settle("l")
-		b.settle("m", 0) // nothing of it is used
+		b.settle("m", 0) // none of its tokens are in use
 		b.free("a l", 10)
 		for _, key := range []string{"a k ", "a m "} {
 			if op := b.do(store.VerbCheck, key+"0").Ops[0]; op.Reset != 2*second {
@@ -1325,7 +1336,7 @@ var holdCases = []testCase{
 			}
 		}
 	}},
-	// The clock steps back after it was given back.
+	// The clock steps back after a hold was given back.
 	{"hold-clock-back", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 10")
 		b.wait(30 * time.Second)
@@ -1354,7 +1365,7 @@ var holdCases = []testCase{
 
 // concurrencyCases test limits with the algorithm concurrency.
 var concurrencyCases = []testCase{
-	// At most burst tokens are held.
+	// At most burst tokens are held at the same time.
 	{"concurrency", onConcurrency(func(b *caller) {
 		for i := range 5 {
 			b.hold(fmt.Sprint(i), int64(10+i)*second, "c k 2")
@@ -1370,7 +1381,7 @@ var concurrencyCases = []testCase{
 			b.Errorf("%+v", g.Ops[0])
 		}
 	})},
-	// Settle to any cost releases.
+	// Settle to any cost releases the held tokens.
 	{"concurrency-settle", onConcurrency(func(b *caller) {
 		for i, cost := range []int64{0, 3, 4, 5, store.MaxInt} {
 			id := fmt.Sprint(i)
@@ -1382,7 +1393,7 @@ var concurrencyCases = []testCase{
 			b.free("c k", 10)
 		}
 	})},
-	// Tokens come back when holds expire.
+	// Held tokens come back when holds expire.
 	{"concurrency-expires", onConcurrency(func(b *caller) {
 		b.hold("h", 10*second, "c k 10")
 		b.wait(10*time.Second - time.Microsecond)
@@ -1396,7 +1407,7 @@ var concurrencyCases = []testCase{
 		b.settle("i")
 		b.free("c k", 10)
 	})},
-	// Expired holds hold nothing, whether or not a call has given them back.
+	// Expired holds occupy no tokens, whether or not a call has given them back.
 	{"concurrency-expires-unused", onConcurrency(func(b *caller) {
 		for _, key := range []string{"k", "l", "m"} {
 			b.hold(key, second/10, "c "+key+" 10")
@@ -1412,7 +1423,7 @@ var concurrencyCases = []testCase{
 			b.hold(key+"3", 60*second, "c "+key+" 10")
 		}
 	})},
-	// Nothing comes back by time.
+	// No tokens come back by time.
 	{"concurrency-time", onConcurrency(func(b *caller) {
 		b.hold("h", 24*3600*second, "c k 10")
 		b.wait(24*time.Hour - 1)
@@ -1454,14 +1465,14 @@ var concurrencyCases = []testCase{
 		_, err := b.tryExtend("h", second)
 		b.wantErr(store.ErrHoldConflict, err)
 	})},
-	// Other verbs are errors.
+	// Verbs other than holds are errors on a concurrency limit.
 	{"concurrency-verbs", onConcurrency(func(b *caller) {
 		for _, v := range []store.Verb{store.VerbTake, store.VerbTakeUpTo, store.VerbReserve, store.VerbCharge, store.VerbRefund} {
 			_, err := b.decide(&store.Group{Ops: []store.Op{b.op(v, "c k 1")}})
 			b.wantField("limit", err)
 		}
 	})},
-	// A burst below what is held refuses until enough has ended.
+	// A burst below what is held refuses calls until enough holds have ended.
 	{"concurrency-change", onConcurrency(func(b *caller) {
 		b.hold("h", 10*second, "c k 5")
 		b.hold("i", 20*second, "c k 5")
@@ -1473,7 +1484,7 @@ var concurrencyCases = []testCase{
 		b.settle("h")
 		b.free("c k", 4)
 	})},
-	// Unlimited counts without a bound.
+	// The mode unlimited counts holds without a bound.
 	{"concurrency-unlimited", onConcurrency(func(b *caller) {
 		b.hold("h", 10*second, "c:free k 25")
 		b.free("c k", 0)
@@ -1490,7 +1501,7 @@ var concurrencyCases = []testCase{
 		b.wait(20 * time.Second)
 		b.hold("x", 10*second, "c k 10")
 	})},
-	// An override that ends.
+	// A temporary override of a concurrency limit ends.
 	{"concurrency-override", onConcurrency(func(b *caller) {
 		b.hold("h", 30*second, "c k 3")
 		b.override("c", store.Override{Key: "k", Burst: 3, Until: b.clock.Load() + 10*second})
@@ -1503,7 +1514,8 @@ var concurrencyCases = []testCase{
 		b.wait(10 * time.Second)
 		b.hold("x", 10*second, "c k 7")
 	})},
-	// Whoever calls when the override of the key ends, what expired holds took is free before.
+	// Whoever calls when the key's override ends, the tokens of expired holds are free by
+	// then.
 	{"concurrency-override-expired", onConcurrency(func(b *caller) {
 		b.hold("h", 10*second, "c k 5")
 		b.override("c", store.Override{Key: "k", Burst: 3, Until: b.clock.Load() + 30*second})
@@ -1513,7 +1525,7 @@ var concurrencyCases = []testCase{
 		}
 		b.hold("i", 10*second, "c:banned k 2")
 	})},
-	// The algorithm stays.
+	// The algorithm of a concurrency limit cannot be changed.
 	{"concurrency-algorithm", onConcurrency(func(b *caller) {
 		for _, text := range []string{"c=10/1s", "a=10,algorithm=concurrency"} {
 			l, err := dipwell.ParseLimit(text)
@@ -1527,7 +1539,7 @@ var concurrencyCases = []testCase{
 			}
 		}
 	})},
-	// Beside other limits.
+	// A hold takes from a concurrency limit beside other limits.
 	{"concurrency-beside", onConcurrency(func(b *caller) {
 		b.hold("h", 10*second, "a k 9", "c k 10")
 		if g, _ := b.tryHold("x", 10*second, "a k 2", "c k 1"); g.Allowed || g.Ops[0].Retry < 10*second || g.Ops[1].Retry != 10*second {

@@ -60,7 +60,7 @@ func keysUnusual(e *env) {
 	}
 }
 
-// Uses enough keys for a hash table to grow a few times.
+// Enough keys are used for a hash table to grow a few times.
 func keysMany(e *env) {
 	n := 100 * e.rounds
 	e.bucket("many", 1, time.Hour, 3)

@@ -10,9 +10,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// levelCases test limits with parents. The Limiter makes a group of the levels of a
-// take, so that a store needs no more than all or nothing, and the least of a
-// TakeUpTo.
+// levelCases test limits with parents. The Limiter makes a group of all levels of a
+// take, so a store needs only groups that are all or nothing, and the least grant
+// of a TakeUpTo.
 var levelCases = []testCase{
 	{"levels", levels},
 	{"levels-take-up-to", levelsTakeUpTo},
@@ -24,7 +24,7 @@ var levelCases = []testCase{
 }
 
 // tree defines users inside tenants inside one global limit. Cancel and refills
-// need a clock that stands still.
+// need a clock that the case moves.
 func (e *env) tree(user, tenant, global int64) {
 	e.Helper()
 	e.define(store.Limit{Name: "global", Rate: global, Period: time.Hour, Shared: true})
@@ -32,7 +32,7 @@ func (e *env) tree(user, tenant, global int64) {
 	e.define(store.Limit{Name: "user", Rate: user, Period: time.Hour, Parent: "tenant"})
 }
 
-// level makes a call of the limit user, and checks whether it was allowed, what was
+// level calls the limit user, and checks whether the call was allowed, what was
 // granted, and what is left of the user, the tenant and the global limit.
 func (e *env) level(verb store.Verb, key string, n int64, allowed bool, granted int64, left [3]int64) dipwell.Decision {
 	e.Helper()
@@ -70,7 +70,7 @@ func levels(e *env) {
 	if d := e.level(store.VerbCheck, "other/c", 1, false, 0, [3]int64{3, 6, 0}); d.Limit != "global" || d.Key != "" {
 		e.Fatalf("the global limit refuses: %+v", d)
 	}
-	e.level(store.VerbCharge, "other/c", 1, true, 1, [3]int64{2, 5, 0}) // global is one below empty
+	e.level(store.VerbCharge, "other/c", 1, true, 1, [3]int64{2, 5, 0}) // the global limit lacks one token
 	e.level(store.VerbRefund, "acme/b", 4, true, 0, [3]int64{4, 4, 3})
 	e.level(store.VerbReset, "acme/b", 0, true, 0, [3]int64{5, 4, 3})
 	for key, reason := range map[string]string{"acme": "a part too few", "acme/a/x": "a part too many", "acme/": "an empty part", dipwell.Shared: "no key"} {
@@ -82,7 +82,7 @@ func levels(e *env) {
 	e.level(store.VerbCheck, "acme/b", 3, true, 0, [3]int64{5, 4, 3})
 }
 
-// A TakeUpTo takes from each level the least that one of them grants.
+// A TakeUpTo takes from every level the smallest amount that a level grants.
 func levelsTakeUpTo(e *env) {
 	e.tree(20, 9, 12)
 	e.level(store.VerbTakeUpTo, "a/1", 4, true, 4, [3]int64{16, 5, 8})
@@ -93,17 +93,17 @@ func levelsTakeUpTo(e *env) {
 	e.level(store.VerbTakeUpTo, "b/2", 1, false, 0, [3]int64{20, 6, 0})
 }
 
-// A level that could never grant the cost counts for the least too.
+// A level that could never grant the cost also counts for the smallest amount.
 func levelsTakeUpToAboveBurst(e *env) {
 	e.tree(5, 8, 30)
-	for day := range 3 { // rows that are new, and rows that are there
+	for day := range 3 { // first with new rows, then with existing ones
 		e.at(time.Duration(day) * 24 * time.Hour)
 		e.level(store.VerbTakeUpTo, "a/1", 7, true, 5, [3]int64{0, 3, 25})
 		e.level(store.VerbTakeUpTo, "a/2", 9, true, 3, [3]int64{2, 0, 22})
 	}
 }
 
-// A level in shadow mode counts for the least while it would allow the call.
+// A level in shadow mode counts for the smallest amount while it would allow the call.
 func levelsTakeUpToShadow(e *env) {
 	e.define(store.Limit{Name: "global", Rate: 12, Period: time.Hour, Shared: true})
 	e.define(store.Limit{Name: "seen", Rate: 3, Period: time.Hour, Mode: store.Shadow, Parent: "global"})
@@ -118,7 +118,8 @@ func levelsTakeUpToShadow(e *env) {
 	}
 }
 
-// A parent's plan that is for children is chosen by their calls, and by none of its own.
+// A parent's plan with callable: children is chosen by calls of its children, but not by its
+// own calls.
 func levelsPlan(e *env) {
 	pro := store.Plan{Name: "pro", Rate: 100, Burst: 100}
 	e.must(e.l.Define(e.ctx, store.Limit{Name: "org", Rate: 1, Period: time.Hour, Burst: 10, Parts: 1,
@@ -134,7 +135,7 @@ func levelsPlan(e *env) {
 	}
 	do(store.VerbTake, "pro", 40, true, 60, 10, "pro")
 	do(store.VerbTake, "pro", 11, false, 60, 10, "pro")
-	do(store.VerbTake, "team", 11, false, 0, 0, "") // team is the child's plan; the org's is not for children
+	do(store.VerbTake, "team", 11, false, 0, 0, "") // team is a plan of the child; the org's plan is not for children
 	do(store.VerbCheck, "", 1, false, 0, 0, "")
 	e.at(time.Hour)
 	do(store.VerbCheck, "pro", 50, true, 100, 50, "pro")
@@ -156,7 +157,8 @@ func levelsPlan(e *env) {
 	}
 }
 
-// A reservation is due when the last of its levels is, and Cancel gives back to all.
+// A reservation of several levels is due when the last level's part is, and Cancel gives back
+// to all levels.
 func levelsReserve(e *env) {
 	e.tree(20, 6, 12)
 	e.level(store.VerbTake, "a/1", 6, true, 6, [3]int64{14, 0, 6})
@@ -170,8 +172,8 @@ func levelsReserve(e *env) {
 	e.level(store.VerbTake, "a/2", 1, true, 1, [3]int64{19, 0, 7})
 }
 
-// Users of one tenant call at one time: what the tenant gives is taken by exactly
-// so many of them.
+// Users of one tenant call at the same time: together they take exactly what the
+// tenant has.
 func raceLevels(e *env) {
 	e.define(store.Limit{Name: "tenant", Rate: 40, Period: time.Hour, Parts: 1})
 	e.define(store.Limit{Name: "user", Rate: 3, Period: time.Hour, Parent: "tenant"})

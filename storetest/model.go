@@ -16,10 +16,10 @@ import (
 // rationals and rows that are never deleted. It shares no arithmetic with
 // package store.
 type model struct {
-	limits       map[string][]*rule // all versions, the present one last
+	limits       map[string][]*rule // all versions of each limit, the present one last
 	rows         map[rowKey]*row
 	reservations map[store.Reservation]*reservation
-	records      map[rowKey][]*record // in the order of their numbers
+	records      map[rowKey][]*record // records of each row in the order of their numbers
 }
 
 type rowKey struct{ limit, key string }
@@ -28,10 +28,10 @@ type row struct {
 	used *big.Rat // tokens
 	ts   int64
 	rule *rule
-	list *list // nil if the row has no live record
+	list *list // nil if the row has no live records
 }
 
-// reservation is the model's reservation of one call.
+// reservation is the model's record of the reservation of one call.
 type reservation struct {
 	due   int64
 	parts []part
@@ -44,7 +44,7 @@ type part struct {
 	record *record
 }
 
-// answer has the fields of an answer that are compared.
+// answer has the fields of an answer that are compared with the model's.
 type answer struct {
 	allowed, never, shadow bool
 	granted, remaining     int64
@@ -66,7 +66,7 @@ func (m *model) rule(limit string) *rule {
 	return v[len(v)-1]
 }
 
-// define begins a version, unless no setting changed that affects counting.
+// define begins a new version, unless no setting that affects counting changed.
 func (m *model) define(now int64, l store.Limit, d *store.Definition) {
 	r := newRule(now, l, d)
 	versions := m.limits[l.Name]
@@ -131,14 +131,14 @@ func keyOf(t dipwell.Take) rowKey {
 	return rowKey{t.Limit, t.Key}
 }
 
-// answer returns the answer for one take. If the call is refused it describes
-// the present state.
+// answer returns the answer for one take. For a refused call the answer
+// describes the present state.
 func (m *model) answer(res result, all bool, k rowKey, now, cost int64) answer {
 	a := answer{allowed: res.allowed, never: res.never, shadow: res.shadow, retry: res.retry}
 	used := res.before
 	if res.allowed && !res.shadow && all {
 		used, a.delay, a.granted = res.after, res.delay, res.granted
-		if res.sums && a.granted > 0 { // res is for the sum of the costs of one key
+		if res.sums && a.granted > 0 { // res is the result for the sum of all costs of one key
 			a.granted = cost
 		}
 	}
@@ -153,7 +153,7 @@ func (m *model) answer(res result, all bool, k rowKey, now, cost int64) answer {
 	return a
 }
 
-// apply writes the rows, and returns a reservation if something is due later.
+// apply writes the rows, and returns a reservation if a part is due later.
 func (m *model) apply(results map[rowKey]result, verb store.Verb, now int64) *reservation {
 	v, later := &reservation{due: now}, false
 	for k, res := range results {
@@ -190,8 +190,8 @@ func (m *model) reset(k rowKey) {
 	m.forgetRecords(func(other rowKey) bool { return other == k })
 }
 
-// cancel gives back the tokens of a reservation. It returns false if the
-// reservation is unknown or due, or a change of a limit ended it.
+// cancel gives back the tokens of a reservation. cancel returns false if
+// the reservation is unknown or due, or a change of a limit ended it.
 func (m *model) cancel(now int64, id store.Reservation) bool {
 	v := m.reservations[id]
 	delete(m.reservations, id)
@@ -208,7 +208,7 @@ func (m *model) cancel(now int64, id store.Reservation) bool {
 }
 
 // instant returns the time of a decision at now: the later of now and the row's
-// ts. In windows that begin with a call it is the beginning of the present one.
+// ts. For windows that begin with a call it is the beginning of the present window.
 func (m *model) instant(k rowKey, now int64) int64 { return m.look(k, now).ts }
 
 // usedAt returns a row's used tokens at now, after stepping it through all
@@ -226,15 +226,15 @@ type rule struct {
 	most   *big.Rat // the most tokens that can be used
 }
 
-// counting has the settings that affect counting. Definitions with equal ones
-// are one version.
+// counting has the settings of a limit that affect counting. Definitions with
+// equal values of counting are one version.
 type counting struct {
 	windowed, leaky bool
-	sliding         bool // used is prev·2^26 + cur
+	sliding         bool // the used number is prev·2^26 + cur
 	rate, burst     int64
-	maxDebt, charge int64 // as compiled, because an explicit setting may equal the default
+	maxDebt, charge int64 // max_debt and max_charge as compiled, because an explicit setting may equal the default
 	period          time.Duration
-	every, unit     int64 // µs between ticks (0: calendar); units of a token
+	every, unit     int64 // µs between ticks (0: a calendar), and units of a token
 	start           string
 }
 
@@ -255,7 +255,7 @@ func newRule(now int64, l store.Limit, d *store.Definition) *rule {
 	case l.Burst == store.NoBurst:
 		c.burst = 0
 	}
-	c.every = d.Rule.Every // tested with the compiler
+	c.every = d.Rule.Every // the compiler has tests of its own
 	if !c.windowed {
 		ticks := l.Period.Microseconds() / c.every
 		c.unit = ticks / new(big.Int).GCD(nil, nil, big.NewInt(l.Rate), big.NewInt(ticks)).Int64()
@@ -273,11 +273,11 @@ func newRule(now int64, l store.Limit, d *store.Definition) *rule {
 	return r
 }
 
-// result is the decision for one key, regardless of the other keys of the call.
+// result is the decision for one key, apart from the other keys of the call.
 type result struct {
 	allowed, never, shadow bool
-	sums                   bool // granted is the sum for all takes of the key
-	clipped                bool // a charge was cut at most
+	sums                   bool // granted is the sum over all takes of the key
+	clipped                bool // a charge was cut at the largest number of used tokens
 	granted                int64
 	before, after          *big.Rat
 	retry, delay           int64
@@ -364,7 +364,7 @@ func (r *rule) perTick() *big.Rat {
 	return new(big.Rat).Mul(rat(r.rate), big.NewRat(r.every, r.period.Microseconds()))
 }
 
-// firstCall reports whether windows begin with a call.
+// firstCall reports whether windows begin with the first call.
 func (r *rule) firstCall() bool { return r.start == "first_call" }
 
 // stepTo is step that also returns the row's ts.
@@ -375,7 +375,7 @@ func (r *rule) stepTo(used *big.Rat, from, to int64, k rowKey) (left *big.Rat, t
 	return left, to
 }
 
-// goesOn returns the ts of a row under the next version, which began at the instant since.
+// goesOn returns the ts of a row under the next version, which began at the instant since;
 // begin is when the row's window began.
 func (r *rule) goesOn(since, begin int64) int64 {
 	if r.firstCall() && r.next.firstCall() && r.every == r.next.every {
@@ -399,7 +399,8 @@ func (r *rule) step(used *big.Rat, from, to int64, k rowKey) *big.Rat {
 	return left
 }
 
-// wait returns how long after now so many tokens have come back, counted from t.
+// wait returns how long after now the given number of tokens will have come back, counted from
+// t.
 func (r *rule) wait(tokens *big.Rat, t, now int64, k rowKey) int64 {
 	if tokens.Sign() <= 0 {
 		return 0
@@ -428,7 +429,7 @@ func (r *rule) convert(used *big.Rat, policy store.ChangePolicy) *big.Rat {
 
 // roundDown rounds tokens down to a unit of r.
 func (r *rule) roundDown(tokens *big.Rat) *big.Rat {
-	if tokens.Cmp(r.most) > 0 { // its units may not fit an int64
+	if tokens.Cmp(r.most) > 0 { // the number of units may not fit an int64
 		return tokens
 	}
 	return big.NewRat(floor(new(big.Rat).Mul(tokens, rat(r.unit))), r.unit)
@@ -442,7 +443,7 @@ func (r *rule) origin(k rowKey) int64 {
 	case r.start != "":
 		d, err := time.ParseDuration(r.start)
 		if err != nil {
-			panic(err) // the suite's own limits only
+			panic(err) // only limits of the suite come here, which are valid
 		}
 		return d.Microseconds()
 	}
@@ -471,7 +472,7 @@ func (r *rule) boundary(tick int64, k rowKey) int64 {
 	return r.origin(k) + tick*r.every
 }
 
-// shift returns how long after the calendar's months a key's months begin.
+// shift returns by how much a key's months begin later than the calendar's.
 func (r *rule) shift(k rowKey) int64 {
 	if r.start != "" {
 		return 0
@@ -491,7 +492,7 @@ func (r *rule) wall() *wallClock {
 			w.loc, err = time.LoadLocation(zone)
 		}
 		if err != nil {
-			panic(err) // the suite's own limits only
+			panic(err) // only limits of the suite come here, which are valid
 		}
 		w.minute = int64(t.Hour()*60 + t.Minute())
 	}
@@ -502,7 +503,7 @@ func rat(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }
 
 func floor(x *big.Rat) int64 {
 	q := new(big.Int)
-	if q.Div(x.Num(), x.Denom()); !q.IsInt64() { // Euclidean: the denominator is positive
+	if q.Div(x.Num(), x.Denom()); !q.IsInt64() { // Euclidean division: the denominator is positive
 		panic("storetest: " + x.String() + " is not an int64")
 	}
 	return q.Int64()

@@ -11,7 +11,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// namedCases drop parents and plans that rows, holds and overrides name.
+// namedCases drop parents and plans that are named in rows, holds and overrides.
 var namedCases = []testCase{
 	{"hold-parent-drop", holdParentDrop},
 	{"override-plan-drop", overridePlanDrop},
@@ -20,8 +20,8 @@ var namedCases = []testCase{
 	{"hold-plan-drop", holdPlanDrop},
 }
 
-// A parent is not dropped while another limit names it. When none does, the drop ends the
-// part of a live hold in it.
+// A parent cannot be dropped while another limit names it. When none does, the drop ends
+// the part of a live hold in the parent.
 func holdParentDrop(e *env) {
 	e.tree(20, 30, 40)
 	take := func(n int64) dipwell.Take { return dipwell.Take{Limit: "user", Key: "acme/a", Cost: n} }
@@ -44,7 +44,7 @@ func holdParentDrop(e *env) {
 	e.must(e.l.Settle(e.ctx, first, 1))
 	e.level(store.VerbCheck, "acme/a", 0, true, 0, [3]int64{8, 18, 28})
 
-	// Without its child the tenant can be dropped, and the global limit is a child of none.
+	// Without its child the tenant can be dropped, and the global limit has no more children.
 	e.must(e.l.Define(e.ctx, store.Limit{Name: "user", Rate: 20, Period: time.Hour, Parent: "global"}, store.OwnerCode))
 	e.must(nil, e.l.Drop(e.ctx, "tenant", store.OwnerCode))
 	if _, err := e.l.Check(e.ctx, "tenant", "acme", 0); !errors.Is(err, store.ErrUnknownLimit) {
@@ -60,12 +60,12 @@ func holdParentDrop(e *env) {
 	e.must(e.l.Settle(e.ctx, second, 1))
 	free("global", dipwell.Shared, 32)
 	e.must(e.l.Define(e.ctx, store.Limit{Name: "tenant", Rate: 30, Period: time.Hour, Parent: "global"}, store.OwnerCode))
-	free("tenant", "acme", 30) // nothing of the holds comes back to it
+	free("tenant", "acme", 30) // none of the held tokens come back to it
 	e.must(e.l.Settle(e.ctx, last, 8))
 	free("tenant", "acme", 30)
 	free("global", dipwell.Shared, 30)
 
-	// All limits of a hold are dropped, from below.
+	// All limits of a hold are dropped, the lowest level first.
 	lost := []string{}
 	e.must(e.l.Define(e.ctx, store.Limit{Name: "user", Rate: 20, Period: time.Hour, Parent: "tenant"}, store.OwnerCode))
 	for range 2 {
@@ -88,8 +88,8 @@ func holdParentDrop(e *env) {
 	e.level(store.VerbTake, "other/a", 5, true, 5, [3]int64{0, 3, 5})
 }
 
-// A row under a plan that is dropped is converted to the limit. Callers who name the plan get
-// an error that charges nothing.
+// A row under a plan that is dropped is converted to the base definition of the limit.
+// Callers who name the plan get an error that charges nothing.
 func overridePlanDrop(e *env) {
 	b := newCaller(e, "a=1/1s,burst=10,max_debt=20,plans=pro:rate=5;burst=50|banned:mode=blocked")
 	b.override("a", store.Override{Key: "o", Plan: "pro"})
@@ -121,8 +121,9 @@ func overridePlanDrop(e *env) {
 	b.take("a o 10", true)
 }
 
-// A change of a limit under which an override would not fit is refused and names the first
-// key of such an override. Those that have ended, or are of other limits, do not count.
+// A change of a limit that would make an override invalid is refused, and the error names the
+// first key with such an override. Overrides that have ended, or belong to other limits, do
+// not count.
 func overrideUnfit(e *env) {
 	b := newCaller(e, "a=1/1s,burst=10,plans=pro:rate=5;burst=50|gold:burst=90", "w=1/1s,burst=10,plans=pro:rate=7")
 	for _, key := range []string{"k2", "k1", "k3"} {
@@ -141,7 +142,7 @@ func overrideUnfit(e *env) {
 		}
 	}
 	const rest = "a=1/1s,burst=10,plans="
-	unfit("plans", "k1", rest+"gold:burst=90") // the standing one under numbers
+	unfit("plans", "k1", rest+"gold:burst=90") // the standing override, which lies below one with numbers
 	unfit("plans", "k0", rest+"pro:rate=5;burst=50")
 	b.take("a k2 50", true)
 	b.wait(10 * time.Second)
@@ -159,8 +160,8 @@ func overrideUnfit(e *env) {
 	unfit("per", "x", "w=1/1s,burst=10,algorithm=fixed_window")
 }
 
-// Of an override and a change that it does not fit, made at the same time, at most one is in
-// force afterwards. A store without locks may refuse both.
+// If an override and a change that it does not fit are made at the same time, at most one of
+// them is in force afterwards. A store without locks may refuse both of them.
 func overrideUnfitRace(e *env) {
 	b := newCaller(e, "a=1/1s,burst=10,plans=pro:rate=5", "b=1/1s")
 	b.override("a", store.Override{Key: "other", Rate: 3})
@@ -193,7 +194,7 @@ func overrideUnfitRace(e *env) {
 	}
 }
 
-// A hold under a plan that is dropped is settled, given back and listed as before.
+// A hold under a dropped plan is settled, given back and listed as before.
 func holdPlanDrop(e *env) {
 	b := newCaller(e, "a=1/1h,burst=10,max_debt=20,plans=pro:rate=1;burst=50")
 	for _, id := range []string{"less", "more", "expires"} {

@@ -10,7 +10,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// onPlans opens a case with some limits that have plans.
+// onPlans opens a store for a case and defines some limits that have plans.
 func onPlans(f func(b *caller)) func(*env) {
 	return func(e *env) {
 		f(newCaller(e, "a=1/1s,burst=10,max_debt=20,plans=pro:rate=5;burst=50|free:mode=unlimited|banned:mode=blocked|seen:mode=shadow",
@@ -18,7 +18,7 @@ func onPlans(f func(b *caller)) func(*env) {
 	}
 }
 
-// planCases test ops whose Def is a plan, and floors.
+// planCases test ops whose Def is a plan, and ops with floors.
 var planCases = []testCase{
 	{"plan", onPlans(func(b *caller) {
 		if op := b.take("a:pro k 50", true); op.Def.Plan != "pro" || op.Remaining != 0 || op.Reset != 10*second {
@@ -29,9 +29,9 @@ var planCases = []testCase{
 		b.free("a l", 10)
 	})},
 	// The row is stepped under its own definition up to the call, and then converted:
-	// 50 used tokens of pro are 9 of it after 8.2 s.
-	// A leased limit has fewer tokens than its burst by what comes back in a lease and
-	// two thousandths: 26 at 100/s, 51 at 200/s. Its plans and overrides too.
+	// 50 used tokens of plan pro are 9 of it after 8.2 s. The burst of a leased limit
+	// is smaller by what comes back in a lease and two thousandths: 26 at 100/s, 51
+	// at 200/s. That also applies to its plans and overrides.
 	{"plan-leased", func(e *env) {
 		b := newCaller(e, "l=100/1s,lease=250ms,max_debt=0,plans=pro:rate=200;burst=400")
 		b.free("l k", 74)
@@ -53,20 +53,20 @@ var planCases = []testCase{
 		if op := b.take("a k 1", false); !op.Bound || op.Retry != 41*second || op.Reset != 50*second {
 			b.Errorf("refused by the base on a row of pro: %+v", op.Answer)
 		}
-		b.wait(8200*time.Millisecond - time.Microsecond) // the row stays under pro
+		b.wait(8200*time.Millisecond - time.Microsecond) // the row stays under the plan pro
 		b.take("a k 1", false)
 		b.wait(time.Microsecond)
 		b.take("a k 1", true)
-		b.retry("a k 1", time.Second) // now under the base
+		b.retry("a k 1", time.Second) // the row is now under the base
 	})},
-	// A refusal moves the row to a plan under which more comes back, so that its retry and
-	// reset are exact.
+	// A refusal moves the row to a plan that refills faster, so that its retry and reset
+	// are exact.
 	{"plan-refusal-moves", onPlans(func(b *caller) {
 		b.take("a k 10", true)
 		if op := b.do(store.VerbCheck, "a:pro k 41").Ops[0]; op.Retry != 200e3 || op.Bound {
 			b.Errorf("check: %+v", op.Answer)
 		}
-		if op := b.take("a k 1", false); op.Bound { // a check moves nothing
+		if op := b.take("a k 1", false); op.Bound { // a check moves no row
 			b.Errorf("after the check: %+v", op.Answer)
 		}
 		if op := b.take("a:pro k 41", false); op.Retry != 200e3 || op.Reset != 2*second || op.Bound {
@@ -86,7 +86,7 @@ var planCases = []testCase{
 		b.take("d k 100", true)
 		b.retry("d:pro k 99901", 864*time.Millisecond)
 	})},
-	// A call of cost 0 is a check, and moves nothing.
+	// A call of cost 0 is a check, and does not move the row to another plan.
 	{"plan-refusal-of-nothing", func(e *env) {
 		b := newCaller(e, "a=1/1s,burst=10,max_debt=0,plans=pro:rate=10")
 		for i, verb := range []store.Verb{store.VerbTake, store.VerbTakeUpTo, store.VerbReserve} {
@@ -105,7 +105,7 @@ var planCases = []testCase{
 			b.free("a "+key, 0)
 		}
 	}},
-	// Who is refused by a slower plan slows nobody.
+	// A caller who is refused by a slower plan slows nobody.
 	{"plan-refusals-slow-nobody", onPlans(func(b *caller) {
 		b.take("a:pro k 50", true)
 		granted := int64(0)
@@ -120,7 +120,8 @@ var planCases = []testCase{
 			b.Errorf("%d granted in 20 s; want 100", granted)
 		}
 	})},
-	// Whoever calls, no more than the largest capacity and the largest rate.
+	// Whatever plans callers name, no more is granted than the largest capacity and the
+	// largest rate allow.
 	{"plan-alternates", onPlans(func(b *caller) {
 		var granted int64
 		for i := range 400 {
@@ -140,7 +141,7 @@ var planCases = []testCase{
 		if op := b.take("w k 1", false); !op.Bound || op.Retry != 50*second {
 			b.Errorf("by the base: %+v", op.Answer)
 		}
-		b.wait(20 * time.Second) // 20 used, 10 come back at each boundary
+		b.wait(20 * time.Second) // 20 tokens are used, and 10 come back at each boundary
 		b.take("w k 1", true)
 		b.wait(10 * time.Second)
 		b.free("w k", 6)
@@ -156,7 +157,7 @@ var planCases = []testCase{
 			b.Errorf("check: %+v", op.Answer)
 		}
 		b.wait(time.Second)
-		b.free("a k", 7) // it refills by the base
+		b.free("a k", 7) // the row refills by the base
 		if op := b.do(store.VerbReset, "a:free k 1").Ops[0]; !op.Allowed || op.Remaining != store.MaxInt {
 			b.Errorf("reset: %+v", op.Answer)
 		}
@@ -177,7 +178,7 @@ var planCases = []testCase{
 			b.Errorf("%+v", op.Answer)
 		}
 	})},
-	{"plan-charge", onPlans(func(b *caller) { // Charge leaves the row under its own definition
+	{"plan-charge", onPlans(func(b *caller) { // Charge leaves the row under the row's own definition
 		b.take("a:pro k 50", true)
 		b.do(store.VerbCharge, "a k 5")
 		b.wait(time.Second)
@@ -194,7 +195,7 @@ var planCases = []testCase{
 		b.wait(8*time.Hour - 20*time.Second)
 		b.free("d:pro k", 33334)
 	}},
-	// A full row is as none: whether a sweep deleted it makes no difference.
+	// A full row equals a missing row: it makes no difference whether a sweep deleted it.
 	{"plan-charge-full", onPlans(func(b *caller) {
 		for _, key := range []string{"k", "l"} {
 			b.at(0)
@@ -219,7 +220,7 @@ var planCases = []testCase{
 		}
 		b.free("a:pro k", 40)
 	})},
-	// The row is under its own definition until the reservation is made.
+	// The row stays under its own definition until the reservation is made.
 	{"plan-reserve-bounded", onPlans(func(b *caller) {
 		for key, verb := range map[string]store.Verb{"k": store.VerbCharge, "reserved": store.VerbReserve} {
 			b.take("a "+key+" 10", true)
@@ -276,10 +277,10 @@ var planCases = []testCase{
 	})},
 }
 
-// overrideCases test overrides of keys.
+// overrideCases test temporary and standing overrides of keys.
 var overrideCases = []testCase{
 	{"override-clock-back", overrideClockBack},
-	// Raised until D: what is granted before and after is exact, to the µs.
+	// A key is raised until a time: what is granted before and after is exact, to the µs.
 	{"override-until", onPlans(func(b *caller) {
 		b.take("a k 10", true)
 		b.wait(500 * time.Millisecond)
@@ -288,12 +289,12 @@ var overrideCases = []testCase{
 		if set.ID == 0 || set.Version != b.limits["a"].Number || set.Until != until || set.Plan != "pro" {
 			b.Errorf("%+v", set)
 		}
-		if op := b.take("a k 40", true); op.Def.Plan != "pro" || op.Def.Rule.Burst != 50 { // 9.5 used before
+		if op := b.take("a k 40", true); op.Def.Plan != "pro" || op.Def.Rule.Burst != 50 { // 9.5 tokens were used before
 			b.Errorf("%s %+v", op.Def.Plan, op.Answer)
 		}
 		b.take("a k 1", false) // 49.5 used
 		b.retry("a k 1", 100*time.Millisecond)
-		b.wait(3899999 * time.Microsecond) // 50 used less 5 a second: 30.5 at its end
+		b.wait(3899999 * time.Microsecond) // 50 tokens used less 5 a second: 30.5 at the override's end
 		if op := b.do(store.VerbCheck, "a k 0").Ops[0]; op.Def.Plan != "pro" || op.Remaining != 19 {
 			b.Errorf("%s %+v", op.Def.Plan, op.Answer)
 		}
@@ -303,8 +304,8 @@ var overrideCases = []testCase{
 		}
 		b.retry("a k 2", 22500*time.Millisecond)
 	})},
-	// The retry is at most the end of the override, and only that if the call never fits
-	// under the override, but would without it.
+	// The retry is at most the end of the override, and exactly that if the call would
+	// never fit under the override, but does without it.
 	{"override-retry-at-most-its-end", onPlans(func(b *caller) {
 		b.override("a", store.Override{Key: "k", Burst: 4, Until: b.clock.Load() + 3*second})
 		b.take("a k 4", true)
@@ -349,7 +350,7 @@ var overrideCases = []testCase{
 		if op := b.take("a k 1", false); op.Never || op.Retry != 3*second {
 			b.Errorf("%+v", op.Answer)
 		}
-		if op := b.take("a k 10", false); op.Retry != 4*second { // 4 s for 4 tokens
+		if op := b.take("a k 10", false); op.Retry != 4*second { // 4 s for 4 tokens to come back
 			b.Errorf("%+v", op.Answer)
 		}
 		if op := b.do(store.VerbCharge, "a k 2").Ops[0]; !op.Allowed || op.Remaining != 4 {
@@ -361,9 +362,9 @@ var overrideCases = []testCase{
 		b.wait(3 * time.Second)
 		b.free("a k", 8)
 	})},
-	// In shadow mode the retry is that of enforcing, at most the end of the override.
-	// A blocked call by a plan that would move the row, refused once more at the end of the
-	// block, is told that end: also a check, which moves no row.
+	// In shadow mode the retry is what enforcing would answer, at most the end of the
+	// override. A blocked call by a plan that would move the row, refused once more at the
+	// end of the block, is told that end: also a check, which moves no row.
 	{"override-blocked-check", onPlans(func(b *caller) {
 		b.take("a k 10", true)
 		b.override("a", store.Override{Key: "k", Plan: "banned", Until: b.clock.Load() + 5*second})
@@ -396,8 +397,8 @@ var overrideCases = []testCase{
 		b.endOverride("a", "k")
 		b.free("a k", 3)
 	})},
-	// The largest charge is that of the base, of a plan or of the override of the key, whichever
-	// allows most.
+	// The largest possible charge is that of the base, of a plan or of the key's override,
+	// whichever allows most.
 	{"override-charge", onPlans(func(b *caller) {
 		charge := func(limit, key string, n, largest int64) {
 			b.Helper()
@@ -416,7 +417,7 @@ var overrideCases = []testCase{
 		b.override("a", store.Override{Key: "more", Burst: 70})
 		b.override("a", store.Override{Key: "any", Plan: "free", Until: until})
 		b.override("a", store.Override{Key: "none", Plan: "banned"})
-		b.override("a", store.Override{Key: "seen", Plan: "seen"}) // shadow mode is about takes
+		b.override("a", store.Override{Key: "seen", Plan: "seen"}) // shadow mode affects takes only
 		b.take("a:pro row 10", true)
 		b.take("a:seen shadow 10", true)
 		for key, largest := range map[string]int64{"less": 500, "later": 500, "more": 700, "none": 500, "row": 500, "base": 500, "seen": 500, "shadow": 500} {
@@ -458,7 +459,7 @@ var overrideCases = []testCase{
 			charge("dry", key, 100, 100)
 		}
 	})},
-	// The answers to a hold name what decides, as those to a take do.
+	// The answer to a hold names what decided it, as the answer to a take does.
 	{"override-hold", onPlans(func(b *caller) {
 		want := func(what, plan string, capacity, remaining int64, call func() (dipwell.Decision, error)) {
 			b.Helper()
@@ -510,7 +511,7 @@ var overrideCases = []testCase{
 		if second := b.override("a", store.Override{Key: "k", Rate: 10, Burst: 20}); second.ID == first.ID {
 			b.Errorf("%+v, %+v", first, second)
 		}
-		b.retry("a k 5", 2500*time.Millisecond) // 40 are used; a call of 5 needs them to be 15
+		b.retry("a k 5", 2500*time.Millisecond) // 40 tokens are used; a call of 5 needs at most 15 in use
 	})},
 	// A temporary override lies over the standing one, which decides again at its end.
 	{"override-layers", onPlans(func(b *caller) {
@@ -521,7 +522,7 @@ var overrideCases = []testCase{
 		if under := raise.Under; under == nil || under.Plan != "pro" || under.Note != "contract" || raise.Replaced != nil || raise.ID == standing.ID {
 			b.Errorf("the temporary one: %+v", raise)
 		}
-		b.free("a k", 60) // the rate is that of pro
+		b.free("a k", 60) // the rate is that of the plan pro
 		b.wait(2 * time.Second)
 		b.free("a k", 70)
 		if again := b.override("a", store.Override{Key: "k", Burst: 80, Until: until}); again.Replaced == nil || again.Replaced.Burst != 100 || again.Under == nil {
@@ -536,7 +537,7 @@ var overrideCases = []testCase{
 			b.Errorf("until the end: %+v", op.Answer)
 		}
 		b.wait(2 * time.Second)
-		b.free("a k", 30) // of 50: 20 are used
+		b.free("a k", 30) // of 50 tokens 20 are used
 		if op := b.take("a:free k 30", true); op.Def.Plan != "pro" || op.Remaining != 0 {
 			b.Errorf("at the end: %+v by %q", op.Answer, op.Def.Plan)
 		}
@@ -545,7 +546,8 @@ var overrideCases = []testCase{
 		}
 		b.retry("a k 5", time.Second)
 	})},
-	// Each change converts the row, also one that lies below.
+	// Each change of an override converts the row, also a change of one that lies below
+	// another.
 	{"override-layers-changed", onPlans(func(b *caller) {
 		until := b.clock.Load() + 100*second
 		b.override("a", store.Override{Key: "k", Burst: 30, Until: until})
@@ -567,7 +569,7 @@ var overrideCases = []testCase{
 		b.wait(time.Second)
 		b.free("a k", 16)
 		b.override("a", store.Override{Key: "k", Plan: "banned"})
-		if op := b.take("a k 1", false); !op.Never { // numbers change no mode
+		if op := b.take("a k 1", false); !op.Never { // an override's numbers do not change the mode
 			b.Errorf("blocked below: %+v", op.Answer)
 		}
 		if ended := b.endKind("a", "k", store.AnyOverride); ended == nil || ended.Burst != 30 || ended.Under == nil {
@@ -578,10 +580,10 @@ var overrideCases = []testCase{
 			b.Errorf("ended %+v", ended)
 		}
 		b.wait(4 * time.Second)
-		b.free("a k", 0) // 14 used, of 10
+		b.free("a k", 0) // 14 tokens are used, of 10
 	})},
-	// A limit may change under both, a key may have no row, and the clock may pass the end
-	// before anybody calls.
+	// A limit may change under two overrides, a key may have no row, and the clock may
+	// pass the end before anybody calls.
 	{"override-layers-version", onPlans(func(b *caller) {
 		for _, key := range []string{"k", "l"} {
 			b.override("a", store.Override{Key: key, Plan: "pro"})
@@ -594,7 +596,7 @@ var overrideCases = []testCase{
 		b.free("a k", 10)
 		b.wait(10 * time.Second)
 		b.sweep()
-		b.free("a k", 40) // all of 20 are back, 10 by the raise and 10 of the 20 by pro
+		b.free("a k", 40) // all of 20 used tokens are back, 10 by the raise and 10 of the 20 by pro
 		b.free("a l", 40)
 		b.take("a l 41", false)
 		b.take("a k 40", true)
@@ -611,7 +613,7 @@ var overrideCases = []testCase{
 		b.do(store.VerbCharge, "a l 1")
 		b.define("a=1/1s,burst=100,max_debt=20,on_change=proportional")
 		for _, key := range []string{"k", "l"} {
-			if op := &b.do(store.VerbCheck, "a "+key+" 0").Ops[0]; op.Reset != 170*second { // 17 of 10 were used
+			if op := &b.do(store.VerbCheck, "a "+key+" 0").Ops[0]; op.Reset != 170*second { // 17 of 10 tokens were used
 				b.Errorf("%s: %+v", key, op.Answer)
 			}
 		}
@@ -632,7 +634,7 @@ var overrideCases = []testCase{
 		b.sweep()
 		b.free("a k", 10)
 	})},
-	// A sweep after its end changes no decision.
+	// A sweep after an override's end changes no decision.
 	{"override-swept-after-its-end", onPlans(func(b *caller) {
 		for i, key := range []string{"k", "l"} {
 			b.at(0)
@@ -642,10 +644,10 @@ var overrideCases = []testCase{
 			if i == 0 {
 				b.sweep()
 			}
-			b.free("a:pro "+key, 13) // 40 used at 2 s, 37 at 5 s
+			b.free("a:pro "+key, 13) // 40 tokens used at 2 s, 37 at 5 s
 		}
 	})},
-	{"override-change", onPlans(func(b *caller) { // what an override does not say is the base's at its present version
+	{"override-change", onPlans(func(b *caller) { // settings that an override omits are the base's at its present version
 		b.override("a", store.Override{Key: "k", Burst: 30})
 		b.take("a k 30", true)
 		b.wait(2 * time.Second)
@@ -671,7 +673,7 @@ var overrideCases = []testCase{
 		for _, plan := range []string{"rate=3;burst=60", "rate=5;burst=70", "rate=2;burst=80", "rate=1;burst=90"} {
 			b.wait(week)
 			b.define("o=2/1w,burst=10,plans=pro:" + plan)
-			b.do(store.VerbTake, "o other 1") // no row names an older version
+			b.do(store.VerbTake, "o other 1") // no row names an older version any more
 			b.sweep()
 			b.sweep()
 		}
@@ -749,8 +751,9 @@ var overrideCases = []testCase{
 		b.wantField("per", err)
 		b.free("a k", 10)
 	})},
-	// An override can be ended although the limit cannot have its key any more. A change
-	// between keys and a shared bucket is a new version, so that no program goes on with it.
+	// An override can be ended although the limit can no longer have its key. A change between
+	// keys and a shared bucket makes a new version, so that no program goes on with the old
+	// one.
 	{"override-of-a-former-key", onPlans(func(b *caller) {
 		for i, text := range []string{"all=1/1h,burst=5,shared=true", "all=1/1h,burst=5"} {
 			b.define(text)

@@ -12,7 +12,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// raceCases make concurrent calls on one key, which start at a barrier. The
+// raceCases make concurrent calls on one key, all started at a barrier. The
 // clock stands still unless a case moves it, so the sums are exact.
 var raceCases = []testCase{
 	{"race-take", raceTake},
@@ -107,7 +107,7 @@ func casCollapse(e *env) {
 	}
 }
 
-// Concurrent checks do not change the number of tokens that takes get.
+// Concurrent checks do not change how many tokens takes get.
 func peekConsumes(e *env) {
 	e.bucket("peek", 1, time.Hour, 20)
 	for range 50 {
@@ -130,8 +130,8 @@ func peekConsumes(e *env) {
 	}
 }
 
-// Full keys are taken from while sweeps run. A sweep that finds a full row and
-// deletes it later loses the takes in between.
+// Takes from full keys run at the same time as sweeps. A sweep that finds a
+// full row and deletes it later would lose the takes in between.
 func sweepRace(e *env) {
 	e.bucket("swept", 1, time.Hour, 40)
 	defer e.sweeping()()
@@ -143,7 +143,7 @@ func sweepRace(e *env) {
 		refund := func(call int) error { _, err := e.l.Refund(e.ctx, "swept", name(call), 1); return err }
 		calls := []func(int) error{take, refund, take}
 		if round%2 == 0 {
-			// The refund comes last, because a refund on a deleted row would hide the loss.
+			// The refund comes last, because a refund on a deleted row would hide that loss.
 			calls = []func(int) error{take, take, refund}
 			for k := range keys {
 				e.must(nil, take(k))
@@ -201,7 +201,7 @@ func raceChange(e *env) {
 			}
 			if _, err := e.l.Define(e.ctx, limits[(i+1)%2], store.OwnerCode); err != nil {
 				changed <- err
-				stop() // so that no caller blocks on change
+				stop() // so that no caller waits for the channel change
 				return
 			}
 		}

@@ -10,8 +10,8 @@ import (
 
 // This file is the model's implementation of "Giving back" in the contract.
 
-// list has the lows of a row with live records: how many of the tokens that
-// each of them took are still used. Numbers and lows rise from entry to entry.
+// list has the lows of a row with live records: a low is how many of the tokens
+// that a record took are still in use. Record numbers and lows rise from entry to entry.
 type list struct {
 	next int64
 	lows []low
@@ -24,17 +24,17 @@ type low struct {
 
 // record has the tokens that one call took from one row.
 type record struct {
-	list      *list // the row's list when the record was made
+	list      *list // the list that the row had when the record was made
 	number    int64
-	tokens    *big.Rat // those that may still be given back
-	slack     *big.Rat // nil if there was no delay, or it is due
-	due, ends int64    // when its part is due, and when the whole call is
+	tokens    *big.Rat // tokens that may still be given back
+	slack     *big.Rat // nil if the reservation had no delay, or is due
+	due, ends int64    // when this part is due, and when the whole call is
 	cancelled bool
 }
 
 // record adds a record of a part of a reservation, whose row was just written.
 func (m *model) record(v *reservation, p *part, now, delay int64) {
-	if p.rule.sliding { // nothing can be given back to it
+	if p.rule.sliding { // nothing can be given back to a sliding window
 		p.record = &record{list: new(list), tokens: p.tokens}
 		return
 	}
@@ -58,18 +58,19 @@ func (m *model) record(v *reservation, p *part, now, delay int64) {
 	m.records[p.key] = append(m.records[p.key], r)
 }
 
-// A view is a row stepped to a time. Its list and records are copies, so that looking
-// changes nothing. It has the records only if a change of the limit may have ended some.
+// A view is a copy of a row, stepped to a time. The view's list and records are copies
+// too, so that looking changes nothing. The view has the records only if a change of the
+// limit may have ended some.
 type view struct {
 	used    *big.Rat
 	ts      int64
-	list    *list // nil: it has no live record
+	list    *list // nil: the row has no live record
 	records []*record
 	reset   bool // a change of the limit ended the records
 }
 
-// look returns a row at now. What has ended by the end of a version ends before the row is
-// converted to the next.
+// look returns a row at now. Records that end before the end of a version end before the
+// row is converted to the next.
 func (m *model) look(k rowKey, now int64) (v view) {
 	r := m.rows[k]
 	if r == nil {
@@ -94,7 +95,8 @@ func (m *model) look(k rowKey, now int64) (v view) {
 	return v
 }
 
-// copies returns copies of a key's records. Those of the row's list have list instead.
+// copies returns copies of a key's records. The copies of records that belong to the row's
+// list refer to the copied list.
 func (m *model) copies(k rowKey, list *list) []*record {
 	own := m.rows[k].list
 	all, records := make([]record, len(m.records[k])), make([]*record, len(m.records[k]))
@@ -132,14 +134,14 @@ func (v *view) convert(rule *rule, t int64, k rowKey) {
 			c.slack = to.roundDown(c.slack)
 		}
 	}
-	if to.sliding { // it has no list
+	if to.sliding { // a sliding window has no list
 		v.list = nil
 	}
 }
 
-// end ends the records that are due at t. Each lowers the low that covers the record before
-// it. The first that was due comes first, so that one call late has the result of one call
-// at each of their times.
+// end ends the records that are due by t. Each ended record lowers the low that covers the
+// record before it. The record due first ends first, so that one late call has the same
+// result as a call at each due time.
 func (v *view) end(t int64) {
 	l := v.list
 	if l == nil {
@@ -164,7 +166,7 @@ func (v *view) end(t int64) {
 		l.join()
 	}
 	live := slices.ContainsFunc(v.records, func(c *record) bool { return c.list == l && !c.cancelled && c.ends > t })
-	if !live || v.used.Sign() == 0 || l.lows[len(l.lows)-1].used.Sign() == 0 { // a full row is the same as none, and nothing is given back through a low of 0
+	if !live || v.used.Sign() == 0 || l.lows[len(l.lows)-1].used.Sign() == 0 { // a full row is the same as a missing one, and nothing is given back through a low of 0
 		v.list = nil
 	}
 }
@@ -207,14 +209,14 @@ func (m *model) live(l *list, k rowKey, now int64) bool {
 	return slices.ContainsFunc(m.records[k], func(c *record) bool { return c.list == l && !c.cancelled && c.ends > now })
 }
 
-// giveBack cancels a record, and gives back what was withheld of other cancelled
-// records. It does not change a row whose list is not the record's.
+// giveBack cancels a record, and also gives back what was withheld for other
+// cancelled records. It does not change a row whose list is not the record's list.
 func (m *model) giveBack(k rowKey, c *record, now int64) {
 	if r := m.rows[k]; r == nil || r.list != c.list {
 		c.cancelled, c.slack = true, nil
 		return
 	}
-	next := &row{used: m.usedAt(k, now), ts: m.instant(k, now), rule: m.rule(k.limit)} // before touch, which may end the list
+	next := &row{used: m.usedAt(k, now), ts: m.instant(k, now), rule: m.rule(k.limit)} // made before touch, which may end the list
 	l := m.touch(k, now)
 	next.list = l
 	c.cancelled, c.slack = true, nil
@@ -235,7 +237,7 @@ func (m *model) giveBack(k rowKey, c *record, now int64) {
 // give returns the tokens that a record gives back now, and takes them off the
 // record, the lows and the slacks of later records.
 func (m *model) give(k rowKey, c *record) *big.Rat {
-	var later []*record // that have a slack
+	var later []*record // later records that have a slack
 	tokens := m.rule(k.limit).roundDown(c.tokens)
 	most := tokens
 	for _, w := range m.records[k] {
@@ -254,8 +256,8 @@ func (m *model) give(k rowKey, c *record) *big.Rat {
 	return back
 }
 
-// giveBack lowers each low from the one that covers a record, by at most tokens,
-// and returns how much every one of them could be lowered.
+// giveBack lowers each low from the one that covers a record on, by at most
+// tokens, and returns by how much all of them could be lowered.
 func (l *list) giveBack(number int64, tokens *big.Rat) *big.Rat {
 	for i := range l.lows {
 		if i < len(l.lows)-1 && l.lows[i+1].number <= number {
@@ -268,8 +270,8 @@ func (l *list) giveBack(number int64, tokens *big.Rat) *big.Rat {
 	return tokens
 }
 
-// join replaces two neighbours whose lows do not rise by one entry with the
-// number of the first and the low of the second.
+// join replaces two neighbouring lows that do not rise by one entry with
+// the number of the first and the low of the second.
 func (l *list) join() {
 	for i := 0; i+1 < len(l.lows); {
 		if l.lows[i].used.Cmp(l.lows[i+1].used) < 0 {

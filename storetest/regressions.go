@@ -9,7 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// regressions test for mistakes of published limiters, by the contract's ids.
+// regressions test for mistakes of published limiters; names are ids in the contract.
 var regressions = []testCase{
 	{"round-up-grants", roundUpGrants},
 	{"denial-starves", denialStarves},
@@ -87,7 +87,7 @@ func twoClocks(e *env) {
 	}
 }
 
-// A grant of the last token and the refusal after it both have 0 remaining.
+// A grant of the last token and the refusal after it both answer 0 remaining.
 func ambiguousZero(e *env) {
 	e.bucket("one", 1, time.Second, 1)
 	e.allowed("one", "k", 1, 0)
@@ -96,8 +96,8 @@ func ambiguousZero(e *env) {
 	}
 }
 
-// If TS were set to now and not to the tick, no interval would pass between
-// calls every 9.9 s.
+// If TS were set to now instead of the tick, no interval would pass between
+// calls that come every 9.9 s.
 func lostPartialInterval(e *env) {
 	e.define(store.Limit{Name: "grid", Algorithm: store.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "0s"})
 	e.define(store.Limit{Name: "spread", Algorithm: store.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20})
@@ -145,8 +145,8 @@ func earlyExpiry(e *env) {
 	e.left("slow", "k", 10)
 }
 
-// Clock readings that are ten minutes off, either way, grant no more tokens than
-// came back, and do not refuse calls for good.
+// Clock readings that are ten minutes off, forward or back, grant no more tokens
+// than came back, and do not cause refusals for good.
 func callerClock(e *env) {
 	const skew = 10 * time.Minute
 	var base atomic.Int64
@@ -157,7 +157,7 @@ func callerClock(e *env) {
 	})
 	w.must(w.l.Define(e.ctx, store.Limit{Name: "skewed", Rate: 1, Period: time.Second, Burst: 60}, store.OwnerCode))
 	var granted int64
-	const calls = int64(400) // with 200 the mistake "clock runs back" stays within the bound
+	const calls = int64(400) // with 200 calls the mistake "clock runs back" stays within the bound
 	for k := range calls {
 		base.Store(k * 1e6)
 		d, err := w.l.Take(e.ctx, "skewed", "k", 5)

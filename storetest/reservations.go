@@ -26,7 +26,7 @@ var reservationCases = []testCase{
 		for i := range store.MaxTakes {
 			name := fmt.Sprint("month", i)
 			e.define(store.Limit{Name: name, Algorithm: store.FixedWindow, Rate: 5, Period: store.Month, MaxDebt: 10_000})
-			takes = append(takes, take(name, "k", int64(5*(40+17*i)))) // due in 39 months to 24 years
+			takes = append(takes, take(name, "k", int64(5*(40+17*i)))) // reservations due in 39 months to 24 years
 		}
 		e.doAll(store.VerbReserve, takes...)
 	}},
@@ -65,7 +65,7 @@ func reserveTooMany(e *env) {
 	full()
 }
 
-// cancelBesideCharge checks that a Charge in a group that reserves is not given back.
+// cancelBesideCharge checks that cancelling a group does not give back a Charge in it.
 func cancelBesideCharge(e *env) {
 	b := newCaller(e, "a=1/1s,burst=5,max_debt=10", "w=1/1s,burst=5,max_debt=10")
 	b.take("w k 5", true)
@@ -128,8 +128,8 @@ func cancelUntilDue(e *env) {
 	}
 }
 
-// A group has one reservation, which is due when its last part is. Cancelling it
-// gives back all parts.
+// A group has one reservation, which is due when the group's last part is.
+// Cancelling the reservation gives back all parts.
 func cancelGroup(e *env) {
 	e.work("a")
 	e.work("b")
@@ -141,7 +141,7 @@ func cancelGroup(e *env) {
 	if !d.Allowed || d.Delay != 3*time.Second {
 		e.Fatalf("a group due in 0, 1 and 3 s: %+v", d)
 	}
-	e.advance(2 * time.Second) // the part of b is due, that of c is not
+	e.advance(2 * time.Second) // the part of limit b is due, that of c is not
 	e.must(nil, e.cancel(d.Reservation))
 	e.left("a", "k", 5)
 	e.left("b", "k", 2)
@@ -222,8 +222,8 @@ func cancelClockBack(e *env) {
 	e.left("day", "k", 1)
 }
 
-// Many reservations are cancelled in another order, some of them after they are
-// due.
+// Many reservations are cancelled in an order other than that of their
+// creation, some after they are due.
 func reserveMany(e *env) {
 	e.define(store.Limit{Name: "w", Rate: 3, Period: time.Second, Burst: 2, MaxDebt: 200})
 	var ids []store.Reservation

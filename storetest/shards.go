@@ -10,7 +10,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// shardCases test limits whose keys have several rows.
+// shardCases test limits with shards, whose keys have several rows.
 var shardCases = []testCase{
 	{"shards", shardsCase},
 	{"shards-verbs", shardsVerbs},
@@ -28,7 +28,7 @@ func (e *env) sharded() {
 	e.must(e.l.Define(e.ctx, store.Limit{Name: "s", Rate: 8, Period: time.Second, Burst: 16, Shards: 4, ListKeys: true}, store.OwnerCode))
 }
 
-// sum fails the case if a check of 0 does not answer with the tokens of all rows.
+// sum fails the case unless a check of 0 answers with the tokens of all rows.
 func (e *env) sum(key string, capacity, remaining int64) {
 	e.Helper()
 	d, err := e.l.Check(e.ctx, "s", key, 0)
@@ -37,7 +37,7 @@ func (e *env) sum(key string, capacity, remaining int64) {
 	}
 }
 
-// takes takes n tokens in calls of one each.
+// takes takes n tokens, one in each call.
 func (e *env) takes(key string, n int) {
 	e.Helper()
 	for i := range n {
@@ -47,8 +47,8 @@ func (e *env) takes(key string, n int) {
 	}
 }
 
-// A call is refused only if no row has enough, and its retry is that of the first that
-// will. Answers to takes are those of one row.
+// A call is refused only if no row has enough, and its retry is that of the row that
+// will have enough first. Answers to takes describe one row.
 func shardsCase(e *env) {
 	e.sharded()
 	for _, key := range []string{dipwell.Shared, "k", "k\x0100", strings.Repeat("x", store.MaxKey)} {
@@ -77,7 +77,7 @@ func shardsCase(e *env) {
 	e.sum("k", 16, 16)
 }
 
-// TakeUpTo takes from one row, and Reset fills all. The other verbs are errors.
+// TakeUpTo takes from one row, and Reset fills all rows. The other verbs are errors.
 func shardsVerbs(e *env) {
 	e.sharded()
 	var d dipwell.Decision
@@ -116,8 +116,8 @@ func shardsVerbs(e *env) {
 
 func errOf(_ dipwell.Decision, err error) error { return err }
 
-// Of callers at the same time, together exactly what all rows have is granted, and later
-// exactly what has come back.
+// Concurrent callers are granted exactly what all rows have together, and later exactly
+// what has come back.
 func shardsPromise(e *env) {
 	e.sharded()
 	defer e.sweeping()()
@@ -153,7 +153,8 @@ func shardsGroup(e *env) {
 	e.sum("k", 16, 4)
 }
 
-// With another number of shards all keys begin with full rows, and the definition says so.
+// If the number of shards changes all keys begin with full rows, and the answer to the
+// definition says so.
 func shardsChange(e *env) {
 	e.sharded()
 	e.takes("k", 16)
@@ -177,7 +178,7 @@ func shardsChange(e *env) {
 	e.sum("k", 8, 0)
 }
 
-// A list has each key once, with all of its rows that are in use.
+// A list of keys has each key once, with all of its rows in use.
 func shardsKeys(e *env) {
 	keys := store.AbilitiesOf(e.store).Keys
 	e.sharded()
@@ -228,8 +229,8 @@ func shardsReady(e *env) {
 	e.sum("b", 16, 1)
 }
 
-// An override is of the key: of all its rows. Its burst is cut down to a multiple of the
-// shards.
+// An override applies to the key: to all of its rows. The override's burst is
+// cut down to a multiple of the shards.
 func overrideShards(e *env) {
 	if store.AbilitiesOf(e.store).Overrides == nil {
 		return

@@ -9,7 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// slidingCases test sliding windows. The model computes each answer too.
+// slidingCases test sliding windows. The model computes each answer in these cases too.
 var slidingCases = []testCase{
 	{"sliding-window", slidingWindow},
 	{"sliding-retries", slidingRetries},
@@ -19,8 +19,9 @@ var slidingCases = []testCase{
 	{"sliding-cancel", slidingCancel},
 }
 
-// A group that waits for another limit may be cancelled. What it took of a sliding window stays
-// counted, also when it has become the window before.
+// A group with a sliding window that waits for another limit may be cancelled. The tokens that
+// it took from the sliding window stay counted, also when that window has become the one
+// before.
 func slidingCancel(e *env) {
 	b := newCaller(e, "leaky=1/1h,algorithm=leaky_bucket,max_debt=5", "s=3/1h,algorithm=sliding_window,start=0s")
 	b.at(30 * time.Minute)
@@ -35,7 +36,7 @@ func slidingCancel(e *env) {
 			b.free("s k", 1)
 		}
 	}
-	b.free("s k", 2) // 834 thousandths of 2 count
+	b.free("s k", 2) // 834 thousandths of 2 tokens count
 	b.free("s l", 2)
 }
 
@@ -43,14 +44,15 @@ func slide(rate int64, per time.Duration) store.Limit {
 	return store.Limit{Name: "s", Algorithm: store.SlidingWindow, Rate: rate, Period: per, Start: "0s"}
 }
 
-// The tokens of the window before count by what is left of the present one, in thousandths.
+// The tokens of the window before count by the part of the present window that is left, in
+// thousandths.
 func slidingWindow(e *env) {
 	e.define(slide(100, time.Minute))
 	e.at(30 * time.Second)
 	e.allowed("s", "k", 80, 20)
 	e.at(time.Minute)
 	e.left("s", "k", 20)
-	e.at(75 * time.Second) // 750 thousandths: 60
+	e.at(75 * time.Second) // 750 thousandths count: 60 tokens
 	e.left("s", "k", 40)
 	e.at(75*time.Second - time.Microsecond) // 751: 60.08
 	e.left("s", "k", 40)
@@ -58,7 +60,7 @@ func slidingWindow(e *env) {
 	e.left("s", "k", 39)
 	e.at(75 * time.Second)
 	e.allowed("s", "k", 40, 0)
-	e.at(105 * time.Second) // 250: 20 and 40
+	e.at(105 * time.Second) // 250 thousandths: 20, and 40 of this window
 	e.allowed("s", "k", 40, 0)
 	e.at(2 * time.Minute)
 	e.left("s", "k", 20)
@@ -68,34 +70,34 @@ func slidingWindow(e *env) {
 	}
 	e.at(3 * time.Minute)
 	e.left("s", "k", 100)
-	// The worst case: twice the rate within one period.
+	// The worst case of a sliding window: twice the rate within one period.
 	e.at(4*time.Minute - time.Millisecond)
 	e.allowed("s", "w", 100, 0)
 	e.at(5*time.Minute - time.Millisecond) // 1: 0.1
 	e.allowed("s", "w", 100, 0)
 }
 
-// A retry is in the present window, or in one of the next two.
+// A retry lies in the present window, or in one of the next two.
 func slidingRetries(e *env) {
 	e.define(slide(10, 10*time.Second))
 	e.at(5 * time.Second)
 	e.allowed("s", "k", 10, 0)
-	e.refused("s", "k", 1, 5*time.Second+10*time.Millisecond) // 999 thousandths of 10 are 9
-	e.refused("s", "k", 10, 14010*time.Millisecond)           // 99 of them are 0
+	e.refused("s", "k", 1, 5*time.Second+10*time.Millisecond) // 999 thousandths of 10 tokens count as 9
+	e.refused("s", "k", 10, 14010*time.Millisecond)           // 99 thousandths of them count as 0
 	e.exact(store.VerbTake, "s", "k", 3)
 	e.exact(store.VerbCheck, "s", "k", 10)
 	e.at(30 * time.Second)
 	e.allowed("s", "k", 4, 6)
 	e.at(45 * time.Second)
 	e.allowed("s", "k", 8, 0)
-	e.refused("s", "k", 2, 2510*time.Millisecond) // 249 thousandths of 4 are 0
+	e.refused("s", "k", 2, 2510*time.Millisecond) // 249 thousandths of 4 tokens count as 0
 	for _, verb := range []store.Verb{store.VerbTake, store.VerbTakeUpTo, store.VerbCheck} {
 		e.do(store.VerbTakeUpTo, "s", "k", 10)
 		e.exact(verb, "s", "k", 7)
 	}
 	e.takeNever("s", "k", 11)
 	e.takeNever("s", "k", store.MaxInt)
-	e.define(store.Limit{Name: "p", Algorithm: store.SlidingWindow, Rate: 3, Period: 7 * time.Microsecond}) // shorter than 1000 thousandths
+	e.define(store.Limit{Name: "p", Algorithm: store.SlidingWindow, Rate: 3, Period: 7 * time.Microsecond}) // the period is shorter than 1000 thousandths of a µs
 	for _, key := range []string{"a", "b", "c"} {
 		for n := int64(1); n <= 3; n++ {
 			e.do(store.VerbTakeUpTo, "p", key, 3)
@@ -139,8 +141,8 @@ func slidingVerbs(e *env) {
 	}
 }
 
-// Between two sliding windows with the same windows both numbers stay; otherwise what counts
-// at the change becomes the tokens of the present window.
+// If a change keeps the window length, both counts of a sliding window stay; otherwise what
+// counts at the change becomes the tokens of the present window.
 func slidingChanges(e *env) {
 	e.define(slide(100, time.Minute))
 	fill := func() {
@@ -170,13 +172,13 @@ func slidingChanges(e *env) {
 	e.define(slide(100, time.Minute))
 	fill()
 	e.define(bucket)
-	e.left("s", "k", 59) // 3 and 50·750/1000, rounded up
+	e.left("s", "k", 59) // 3 tokens and 50·750/1000, rounded up
 	e.define(slide(20, time.Minute))
 	e.left("s", "k", 0)
-	e.refused("s", "k", 1, 75780*time.Millisecond) // 41 are the present window's now: 487 thousandths of them are 19
+	e.refused("s", "k", 1, 75780*time.Millisecond) // 41 tokens are the present window's now: 487 thousandths of them are 19
 }
 
-// wrong fails unless an error is about a field.
+// wrong fails unless an error names the given field.
 func (e *env) wrong(field string, err error) {
 	e.Helper()
 	if f, ok := errors.AsType[*store.FieldError](err); !ok || f.Field != field {
@@ -222,14 +224,14 @@ func slidingInput(e *env) {
 	e.wrong("algorithm", err)
 }
 
-// A live hold gives nothing back to a limit that has become a sliding window, and costs more
-// if it is settled to more.
+// A live hold gives nothing back to a limit that has become a sliding window, but charges
+// more if it is settled to more.
 func holdChangeSliding(e *env) {
 	b := newCaller(e, "s=100/1m")
 	b.hold("less", 40*second, "s k 30")
 	b.hold("more", 40*second, "s k 10")
 	b.hold("late", second, "s k 2")
-	b.wait(2 * time.Second) // 38.67 are used, and 2 of them given back
+	b.wait(2 * time.Second) // 38.67 tokens are used, and 2 of them given back
 	b.define("s=100/20s,algorithm=sliding_window,start=0s")
 	b.free("s k", 63)
 	b.settle("less", 5)
@@ -238,7 +240,7 @@ func holdChangeSliding(e *env) {
 	b.free("s k", 56)
 	b.settle("late", 3)
 	b.free("s k", 53)
-	b.wait(23 * time.Second) // 750 thousandths of 47
+	b.wait(23 * time.Second) // 750 thousandths of 47 tokens
 	b.free("s k", 65)
 	b.define("s=100/1m")
 	b.free("s k", 64)
@@ -247,6 +249,6 @@ func holdChangeSliding(e *env) {
 	b.hold("all", second, "w k 1000")
 	b.define("w=10/1m,algorithm=sliding_window,start=0s")
 	b.wait(2 * time.Second)
-	b.settle("all", 1000) // what an expired hold held can always be charged
+	b.settle("all", 1000) // the amount of an expired hold can always be charged
 	b.free("w k", 0)
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// This file has what the model does differently for sliding windows. What they use is a
-// whole number, the tokens of the present window and 2^26 times those of the one before.
+// This file has the model's code for sliding windows. Their used number is a whole
+// number: the tokens of the present window plus 2^26 times those of the one before.
 
 const half = 1 << 26
 
@@ -24,8 +24,8 @@ func slid(used *big.Rat, ticks int64) *big.Rat {
 	return rat(0)
 }
 
-// counts returns the tokens that count at t: of a sliding window those of the window before
-// by the thousandths of the present one that are left, rounded.
+// counts returns the tokens that count at t: for a sliding window, those of the window
+// before count by the thousandths of the present one that are left, rounded.
 func (r *rule) counts(used *big.Rat, t int64, k rowKey, up bool) *big.Rat {
 	if !r.sliding {
 		return used
@@ -49,8 +49,8 @@ func (r *rule) slidingReset(used *big.Rat, t, now int64, k rowKey) int64 {
 	return 0
 }
 
-// slidingRetry returns the first time after t at which so many tokens are free. What counts
-// changes at each thousandth of a window.
+// slidingRetry returns the first time after t at which the given number of tokens is free.
+// The tokens that count change at each thousandth of a window.
 func (r *rule) slidingRetry(used *big.Rat, t, n int64, k rowKey) int64 {
 	for window := range int64(3) {
 		begin, later := r.boundary(r.tick(t, k)+window, k), slid(used, window)
@@ -98,7 +98,7 @@ func (r *rule) slide(res result, t, now int64, verb store.Verb, n int64, k rowKe
 	return r.inShadow(res)
 }
 
-// change converts what is used at t to the next version, rounded up.
+// change converts the tokens in use at t to the next version, rounded up.
 func (r *rule) change(used *big.Rat, t int64, k rowKey, policy store.ChangePolicy) *big.Rat {
 	to := r.next
 	if r.sliding && to.sliding && r.every == to.every && r.origin(k) == to.origin(k) {

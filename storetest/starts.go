@@ -21,7 +21,7 @@ var startCases = []testCase{
 
 const monthly = "m=100/1mo,algorithm=fixed_window,start=00:00 UTC,plans=pro:rate=1000|gold:rate=5000|banned:mode=blocked"
 
-// date sets the clock to a time in UTC.
+// date sets the clock to a date and time in UTC.
 func (b *caller) date(text string) {
 	b.Helper()
 	t, err := time.Parse("2006-01-02 15:04:05.999999", text)
@@ -42,8 +42,8 @@ func (b *caller) fullOn(call string, left int64, text string) {
 	}
 }
 
-// A customer's billing day: what was used in the month of the limit stays used until the day,
-// and is then counted from day to day.
+// A customer's billing day: tokens used in the limit's month stay used until that day, and
+// are then counted from day to day.
 func overrideStart(e *env) {
 	b := newCaller(e, monthly)
 	b.date("2026-01-10 12:00:00")
@@ -83,7 +83,7 @@ func overrideStart(e *env) {
 	b.fullOn("m k", 100, "2026-03-01 00:00")
 }
 
-// The day stays below a temporary override, and stands beside a plan.
+// A key's own start stays below a temporary override, and may stand beside a plan.
 func overrideStartLayers(e *env) {
 	b := newCaller(e, monthly)
 	b.date("2026-03-10 00:00:00")
@@ -102,7 +102,7 @@ func overrideStartLayers(e *env) {
 	b.fullOn("m k", 4700, "2026-03-17 00:00")
 	b.override("m", store.Override{Key: "k", Plan: "banned", Until: until})
 	b.take("m k 1", false)
-	b.override("m", store.Override{Key: "k", Plan: "pro", Start: "20 00:00 UTC"}) // below the other one
+	b.override("m", store.Override{Key: "k", Plan: "pro", Start: "20 00:00 UTC"}) // this override lies below the other one
 	b.date("2026-03-12 00:00:00")
 	b.take("m k 100", true)
 	b.fullOn("m k", 600, "2026-03-20 00:00")
@@ -110,7 +110,7 @@ func overrideStartLayers(e *env) {
 	b.fullOn("m k", 1100, "2026-04-01 00:00")
 }
 
-// Windows of all lengths, and offsets and first_call in place of a calendar.
+// Windows of all lengths are tested, and offsets and first_call in place of a calendar.
 func overrideStartKinds(e *env) {
 	b := newCaller(e, "q=10/3mo,algorithm=fixed_window", "y=10/1y,algorithm=interval,burst=20,start=00:00 UTC", "f=10/2w,algorithm=fixed_window,start=06:00 UTC",
 		"d=10/1d,algorithm=fixed_window,start=0s", "c=10/1d,algorithm=fixed_window,start=first_call")
@@ -138,7 +138,8 @@ func overrideStartKinds(e *env) {
 	}
 }
 
-// What counts in a sliding window counts in the present one of another grid.
+// Tokens that count in a sliding window count in the present window of another grid after the
+// change.
 func overrideStartSliding(e *env) {
 	b := newCaller(e, "s=10/1d,algorithm=sliding_window")
 	b.date("2026-03-10 09:00:00")
@@ -188,7 +189,7 @@ func overrideStartRefused(e *env) {
 	b.free("m k", 1000)
 }
 
-// What a hold took is given back in the windows that the key has by then.
+// What a hold took is given back in the windows that the key has when it ends.
 func overrideStartHolds(e *env) {
 	b := newCaller(e, monthly+",ttl=31d")
 	b.date("2026-03-10 00:00:00")
@@ -199,7 +200,7 @@ func overrideStartHolds(e *env) {
 	b.settle("h", 10)
 	b.fullOn("m k", 970, "2026-03-12 00:00")
 	b.hold("late", 5*86400*second, "m k 400")
-	b.date("2026-03-12 00:00:00") // all of it has come back
+	b.date("2026-03-12 00:00:00") // all of the tokens have come back
 	b.take("m k 100", true)
 	b.date("2026-03-15 00:00:00") // the hold has expired
 	b.fullOn("m k", 900, "2026-04-12 00:00")
@@ -214,8 +215,8 @@ func overrideStartHolds(e *env) {
 	b.fullOn("m k", 900, "2026-03-20 00:00")
 }
 
-// A block lies over the key's own start, and leaves its windows alone: after it the day of
-// the customer decides, and setting that day during a block does not end it.
+// A block lies over the key's own start and leaves its windows alone: after it the
+// customer's day decides, and setting that day during a block does not end the block.
 func overrideStartBlock(e *env) {
 	b := newCaller(e, "b=2/1mo,algorithm=fixed_window,start=00:00 UTC,max_debt=0,block=1d")
 	b.date("2026-01-10 12:00:00")

@@ -17,18 +17,18 @@ import (
 )
 
 // Open returns a fresh, empty store whose clock is now, in µs since the Unix
-// epoch. It closes the store through t.Cleanup. now may be called from any
+// epoch. Open closes the store through t.Cleanup. now may be called from any
 // goroutine, and may step back.
 type Open func(t testing.TB, now func() int64) store.Store
 
 // Options say what Run leaves out and how it runs. The zero value runs all cases in full,
-// one after the other. With -short, races are as in Quick and the rest as in Brief.
+// one after the other. With -short, races are shortened as by Quick and the rest as by Brief.
 type Options struct {
 	// Quick shortens races, histories and loops, for decorators over stores that were
 	// tested in full.
 	Quick bool
-	// Brief shortens them further than Quick, for tests of many combinations. With Quick
-	// too, races are as in Quick.
+	// Brief shortens races, histories and loops further than Quick, for tests of many
+	// combinations. With Quick and Brief, races are as with Quick.
 	Brief bool
 
 	// OneKey is for stores that cannot decide different keys in one group: Run skips the
@@ -40,11 +40,12 @@ type Options struct {
 	Parallel bool
 
 	// Lacks names abilities that the store does not have yet: "plans", "overrides",
-	// "holds", "concurrency", "fractions" or "shards". Run skips their cases; another name fails the test.
+	// "holds", "concurrency", "fractions" or "shards". Run skips the cases of these abilities;
+	// another name fails the test.
 	Lacks []string
 }
 
-// size returns the amount of work of the long cases.
+// size returns how much work the long cases do.
 func (o *Options) size() size {
 	switch {
 	case o.Brief && !o.Quick:
@@ -57,14 +58,14 @@ func (o *Options) size() size {
 	return size{rounds: 20, histories: 20, steps: 300, vectors: 1, part: 1, few: 1, Options: *o}
 }
 
-// size is the amount of work of the long cases.
+// size says how much work the long cases do.
 type size struct {
 	rounds    int // rounds of a race, each on a new key
 	histories int // random histories
 	steps     int // calls in a random history
 	vectors   int // one in this many golden vectors is played
-	part      int // repetitive loops are shortened by this factor
-	few       int // so are numbers of keys, reservations and definitions
+	part      int // factor by which repetitive loops are shortened
+	few       int // factor for numbers of keys, reservations and definitions
 	Options
 }
 
@@ -75,11 +76,11 @@ var severalKeys = map[string]bool{
 	"levels": true, "levels-take-up-to": true, "levels-take-up-to-above-burst": true, "levels-take-up-to-shadow": true, "levels-reserve": true, "plan-levels": true, "race-levels": true, "block-begins-with-others": true, "levels-golden": true, "together-golden": true, "hold-many-changes": true,
 }
 
-// seed selects one random history. A failure's message has the number.
+// seed selects a random history. The message of a failure has the seed.
 var seed = flag.Uint64("seed", 0, "storetest: run only the random history with this seed")
 
 // Run tests the store that open returns. Each case opens a store of its own. A
-// failure names the duty that the case tests; duties.go has them all.
+// failure names the duty that the case tests; duties.go lists all duties.
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
@@ -89,8 +90,8 @@ var seed = flag.Uint64("seed", 0, "storetest: run only the random history with t
 //		}, storetest.Options{})
 //	}
 //
-// With -short it is short enough to run after each change. A random history that fails
-// prints its seed, and DIPWELL_SEED=N in the environment repeats it.
+// With -short, Run is short enough to run after each change. A random history that
+// fails prints its seed, and DIPWELL_SEED=N in the environment repeats it.
 func Run(t *testing.T, open Open, o Options) {
 	for _, a := range o.Lacks {
 		if !slices.Contains(optional, a) {
@@ -125,7 +126,8 @@ type testCase struct {
 // optional are the abilities that Options.Lacks may name.
 var optional = []string{"plans", "overrides", "holds", "concurrency", "fractions", "shards"}
 
-// ability returns the optional ability that a case needs, which begins its name; or "".
+// ability returns the optional ability that a case needs, with which the case's name begins;
+// or "".
 func (c *testCase) ability() string {
 	switch kind, _, _ := strings.Cut(c.name, "-"); kind {
 	case "plan", "floor":
@@ -157,7 +159,7 @@ type env struct {
 	l     *dipwell.Limiter
 	m     *model
 	ctx   context.Context
-	late  int // limits defined by takeCancelable
+	late  int // number of limits defined by takeCancelable
 }
 
 func newEnv(t *testing.T, open Open, s size) *env {
@@ -167,14 +169,14 @@ func newEnv(t *testing.T, open Open, s size) *env {
 	return e
 }
 
-// with opens another store, with the clock now. Its model must not be used.
+// with opens another store, whose clock is now. The model of that store must not be used.
 func (e *env) with(now func() int64) *env {
 	w := &env{T: e.T, size: e.size, open: e.open, m: newModel(), ctx: e.ctx}
 	w.use(e.open(e.T, now))
 	return w
 }
 
-// must fails the case on an error. It drops the result, as in
+// must fails the case on an error. must drops the result, as in
 // e.must(e.l.Take(...)).
 func (e *env) must(_ any, err error) {
 	e.Helper()

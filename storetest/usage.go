@@ -10,7 +10,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// usageCases test the usage of keys. A store without the ability Usage passes.
+// usageCases test the usage of keys. A store without the ability Usage passes these cases.
 var usageCases = []testCase{
 	{"usage", onUsage(usageAddsUp)},
 	{"usage-race", onUsage(usageRace)},
@@ -23,7 +23,7 @@ const (
 	firstHour = epoch / hour * hour
 )
 
-// odd are keys that a store may write wrongly.
+// odd are unusual keys, which a store may write wrongly.
 var odd = []string{"k", "", "a", "r", "0", `<b>"it's"</b> \ 日本 ` + "\x01\n", "k}:{*", "k/1"}
 
 func onUsage(run func(*env, store.UsageKeeper)) func(*env) {
@@ -54,7 +54,7 @@ func usageOf(e *env, u store.UsageKeeper, d *store.Definition, key string, from,
 	return list
 }
 
-// usageAddsUp adds lines of several limits, keys and hours, twice.
+// usageAddsUp adds usage of several limits, keys and hours, twice, and checks the sums.
 func usageAddsUp(e *env, u store.UsageKeeper) {
 	var all []store.UsageLine
 	defs := []*store.Definition{e.define(counted("u")), e.define(counted("a:b{c}%"))}
@@ -92,7 +92,7 @@ func usageAddsUp(e *env, u store.UsageKeeper) {
 	}
 }
 
-// usageRace adds lines of the same keys at once, as several services do.
+// usageRace adds usage of the same keys concurrently, as several services do.
 func usageRace(e *env, u store.UsageKeeper) {
 	d := e.define(counted("u"))
 	const callers, times, keys = 8, 10, 20
@@ -101,7 +101,7 @@ func usageRace(e *env, u store.UsageKeeper) {
 		wg.Go(func() {
 			lines := make([]store.UsageLine, keys)
 			for i := range lines {
-				at := (i + c) % keys // each in another order
+				at := (i + c) % keys // each goroutine in another order
 				lines[i] = store.UsageLine{Limit: "u", Key: strconv.Itoa(at), Hour: firstHour, Allowed: 1, Refused: 2, Tokens: int64(at)}
 			}
 			for range times {
@@ -121,7 +121,7 @@ func usageRace(e *env, u store.UsageKeeper) {
 	}
 }
 
-// usageAge keeps lines for 31 days.
+// usageAge checks that usage is kept for 31 days.
 func usageAge(e *env, u store.UsageKeeper) {
 	d := e.define(counted("u"))
 	line := func(days int64) store.UsageLine {
@@ -145,7 +145,7 @@ func usageAge(e *env, u store.UsageKeeper) {
 	}
 }
 
-// usageDrop drops a limit, and defines its name anew.
+// usageDrop checks usage after a limit is dropped, and its name defined anew.
 func usageDrop(e *env, u store.UsageKeeper) {
 	e.define(counted("u"))
 	kept := e.define(counted("u:"))

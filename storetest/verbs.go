@@ -75,7 +75,7 @@ func takeUpToCase(e *env) {
 	e.do(store.VerbTakeUpTo, "u", "k", 0)
 	e.do(store.VerbTakeUpTo, "u", "fresh", 0)
 	e.advance(500 * time.Millisecond)
-	e.allowed("u", "k", 1, 0) // the fraction was kept
+	e.allowed("u", "k", 1, 0) // the fraction of a token was kept
 }
 
 func chargeCase(e *env) {
@@ -127,7 +127,7 @@ func resetCase(e *env) {
 	e.do(store.VerbReset, "r", "never seen", 0)
 	e.define(store.Limit{Name: "deep", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 5})
 	d := e.reserve("deep", "k", 8)
-	e.advance(10 * time.Hour) // the bucket is full, but the store may still have the row
+	e.advance(10 * time.Hour) // the bucket is full, but the store may still have its row
 	e.do(store.VerbReset, "deep", "k", 0)
 	e.advance(-10 * time.Hour)
 	e.allowed("deep", "k", 5, 0)
@@ -156,7 +156,7 @@ func costZero(e *env) {
 	}
 }
 
-// At now + retry the same call is allowed. 1 µs earlier it is refused.
+// At the retry time the same call is allowed. 1 µs earlier it is refused.
 func retryExact(e *env) {
 	limits := []store.Limit{
 		{Name: "a", Rate: 3, Period: 7 * time.Second, Burst: 5, MaxDebt: 4},
@@ -315,8 +315,8 @@ func unlimitedDebt(e *env) {
 	}
 }
 
-// The first call with a definition defines the limit. Later calls with another one are
-// decided by the limit in force.
+// The first call with a definition defines the limit. A later call with a different
+// definition is decided by the limit in force.
 func callSite(e *env) {
 	l := store.Limit{Name: "site", Rate: 1, Period: time.Hour, Burst: 5}
 	for left := int64(4); left >= 0; left-- {
@@ -334,7 +334,7 @@ func callSite(e *env) {
 	if d, err = e.l.TakeWith(e.ctx, same, "k", 1); err != nil || d.Allowed {
 		e.Fatalf("the same definition with a default written out: %+v, %v", d, err)
 	}
-	// Where the numbers differ, those in force decide.
+	// If the numbers of a call site differ from those in force, the latter decide.
 	for _, change := range []func(*store.Limit){
 		func(l *store.Limit) { l.Rate = 10 },
 		func(l *store.Limit) { l.Burst = 8 },
@@ -365,7 +365,7 @@ func callSite(e *env) {
 	}
 }
 
-// Limits whose numbers fit into 64 bits only with ticks longer than 1 µs.
+// These limits' numbers fit into 64 bits only with ticks longer than 1 µs.
 func coarseTicks(e *env) {
 	for _, l := range []store.Limit{
 		{Name: "day", Rate: 1 << 30, Period: 24 * time.Hour},

@@ -11,8 +11,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// waitCases test Limiter.Wait. None of them waits for real time to pass: they
-// set the store's clock, and cancel sleeps or make them 1 ms long.
+// waitCases test Limiter.Wait. The cases do not wait for real time: they set
+// the store's clock, and cancel sleeps or make them 1 ms long.
 var waitCases = []testCase{
 	{"wait-deadline", waitDeadline},
 	{"wait-bounded", waitBounded},
@@ -22,7 +22,7 @@ var waitCases = []testCase{
 			b.at(3 * time.Second)
 			b.take("w "+key+" 5", true)
 			b.do(verb, "w "+key+" 3")
-			b.retryWithin("w "+key+" 6", 9*time.Second, 18*time.Second) // full at 20 s, and due at 30 s from then on
+			b.retryWithin("w "+key+" 6", 9*time.Second, 18*time.Second) // full at 20 s, and the wait is due 30 s after that
 		}
 	}},
 	{"wait-never", waitNever},
@@ -65,7 +65,7 @@ func cancelledWaitLeaks(e *env) {
 		})
 	}
 	for range waits {
-		<-signal.calls // a wait has its reservation, and sleeps
+		<-signal.calls // a wait has made its reservation, and sleeps
 	}
 	if d, err := e.l.Reserve(e.ctx, "work", "k", 51); err != nil || d.Allowed {
 		e.Fatalf("a reservation of 51 with 50 of a debt of 100 in use: allowed %v, %v", d.Allowed, err)
@@ -80,12 +80,12 @@ func cancelledWaitLeaks(e *env) {
 	for range waits {
 		<-signal.calls // a wait has cancelled its reservation, perhaps after it returned
 	}
-	e.refused("work", "k", 1, time.Hour) // as without the waits
+	e.refused("work", "k", 1, time.Hour) // refused as it would be without the waits
 	e.reserve("work", "k", 100)
 }
 
-// waitOnce calls Wait and cancels its context after the first Apply: a wait that
-// would sleep returns context.Canceled, and one that fails at once its result.
+// waitOnce calls Wait and cancels its context after the first Apply: a wait that would
+// sleep returns context.Canceled, and one that fails at once returns its own result.
 func (e *env) waitOnce(ctx context.Context, limit string, n int64) (d dipwell.Decision, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -156,8 +156,8 @@ func waitBounded(e *env) {
 	e.refused("w", "k", 1, due-time.Microsecond)
 }
 
-// A bounded reservation above the burst never succeeds, and has no retry time,
-// if a full bucket could not grant it within MaxDelay.
+// A bounded reservation above the burst never succeeds and has no retry time,
+// if even a full bucket could not grant it within MaxDelay.
 func waitNever(e *env) {
 	for _, c := range []struct {
 		limit store.Limit
@@ -183,11 +183,11 @@ func waitNever(e *env) {
 	}
 }
 
-// With max_debt 0 a wait takes again at the retry time.
+// With max_debt 0 a Wait tries a take again at the retry time.
 func waitNoDebt(e *env) {
 	e.define(store.Limit{Name: "w", Rate: 1000, Period: time.Second, Burst: 1, MaxDebt: store.NoDebt})
 	e.allowed("w", "k", 1, 0)
-	signal := &applySignal{e.store, make(chan struct{}, 1<<16)} // it may call often before the clock has moved
+	signal := &applySignal{e.store, make(chan struct{}, 1<<16)} // the wait may call often before the clock has moved
 	l := e.l.With(signal)
 	got := make(chan dipwell.Decision, 1)
 	failed := make(chan error, 1)

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// wallClock numbers calendar windows in a simple and slow way: it searches each
-// boundary minute by minute.
+// wallClock numbers calendar windows in a simple and slow way: by searching
+// each boundary minute by minute.
 type wallClock struct {
 	loc    *time.Location
 	period time.Duration
-	minute int64 // of the day at which a window begins
+	minute int64 // minute of the day at which a window begins
 }
 
-// boundaries caches results of boundary.
+// boundaries caches the results of the method boundary.
 var boundaries sync.Map
 
 type boundaryKey struct {
@@ -21,7 +21,7 @@ type boundaryKey struct {
 	tick int64
 }
 
-// date returns the first day of a window, as midnight in UTC.
+// date returns the first day of window n, as midnight in UTC.
 func (w *wallClock) date(tick int64) time.Time {
 	switch {
 	case w.period < 0: // months

@@ -64,7 +64,7 @@ func windowSpread(e *env) {
 	}
 }
 
-// A store may cache where the windows of a row begin. The cached value must not
+// A store may cache when the windows of a row begin. The cached value must not
 // be used for another limit, another period, or another key that reuses the
 // row's memory.
 func windowRemembered(e *env) {
@@ -97,7 +97,7 @@ func windowRemembered(e *env) {
 		e.advance(l.Period/3 + time.Second)
 		call("w", few)
 	}
-	for round := range 1 + 4/e.part { // keys come and go
+	for round := range 1 + 4/e.part { // keys come and go in each round
 		e.advance(90 * 24 * time.Hour)
 		e.sweep()
 		call("w", keys(1000*(round%2), many))
@@ -161,19 +161,19 @@ func windowFirstCall(e *env) {
 	e.at(20 * time.Second)
 	e.allowed("f", "k", 2, 3)
 	e.at(70 * time.Second)
-	e.allowed("f", "k", 3, 0) // does not move the window
+	e.allowed("f", "k", 3, 0) // a take that does not move the window
 	e.refused("f", "k", 1, 10*time.Second)
-	e.exact(store.VerbTake, "f", "k", 1) // at 80 s, when all have come back: the next window
+	e.exact(store.VerbTake, "f", "k", 1) // at 80 s, when all tokens have come back: the next window
 	e.at(139 * time.Second)
 	e.refused("f", "k", 5, time.Second)
 	e.at(10 * time.Minute)
 	e.do(store.VerbCharge, "f", "k", 1)
 	e.at(10*time.Minute + 59*time.Second)
 	e.left("f", "k", 4)
-	e.do(store.VerbRefund, "f", "k", 1) // of everything: the next call begins a window
+	e.do(store.VerbRefund, "f", "k", 1) // a refund of everything: the next call begins a window
 	e.allowed("f", "k", 5, 0)
 	e.refused("f", "k", 1, time.Minute)
-	e.clock.Add(-(30 * time.Second).Microseconds()) // nobody waits longer than that
+	e.clock.Add(-(30 * time.Second).Microseconds()) // nobody waits longer than these 30 s
 	e.refused("f", "k", 1, 90*time.Second)
 	e.advance(90 * time.Second)
 	e.left("f", "k", 5)
@@ -181,7 +181,7 @@ func windowFirstCall(e *env) {
 	e.at(0)
 	e.allowed("r", "k", 6, 0)
 	e.at(9 * time.Second)
-	d := e.reserve("r", "k", 3) // due with the second interval
+	d := e.reserve("r", "k", 3) // the reservation is due with the second interval
 	e.at(25 * time.Second)
 	e.refused("r", "k", 2, 5*time.Second)
 	if err := e.cancel(d.Reservation); err == nil {
@@ -199,14 +199,14 @@ func windowFirstCall(e *env) {
 	e.exact(store.VerbTake, "f", "k", 5)
 }
 
-// Only another period or start begins a window at a change.
+// A change begins a window only if it changes period or start.
 func windowFirstCallChanged(e *env) {
 	l := store.Limit{Name: "f", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Start: "first_call"}
 	other, mode, grid, longer := l, l, l, l
 	other.Rate, other.Burst, mode.Mode, grid.Start, longer.Period = 4, 6, store.Shadow, "0s", 2*time.Minute
 	for i, c := range []struct {
 		to    store.Limit
-		after time.Duration // until what was taken is back
+		after time.Duration // time until the taken tokens are back
 	}{{other, 40 * time.Second}, {mode, 40 * time.Second}, {grid, 35 * time.Second}, {longer, 2 * time.Minute}} {
 		e.at(time.Hour*time.Duration(i) + 5*time.Second)
 		e.define(l)
@@ -222,7 +222,7 @@ func windowFirstCallChanged(e *env) {
 	e.define(grid)
 	e.at(5*time.Hour + 5*time.Second)
 	e.allowed("f", "k", 3, 2)
-	e.define(l) // begins a window
+	e.define(l) // this change begins a window
 	e.advance(59 * time.Second)
 	e.left("f", "k", 2)
 	e.advance(time.Second)

@@ -8,7 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// worked has the worked examples of the contract, in its order.
+// worked has the worked examples of the contract, in the contract's order.
 var worked = []testCase{
 	{"worked-1-sixty-a-second", worked1},
 	{"worked-2-grid", worked2},

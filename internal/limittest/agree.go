@@ -16,7 +16,7 @@ import (
 )
 
 // limitsOfHistories have plans of all kinds, a limit whose expired holds keep their
-// tokens, a concurrency limit, and one with a block. treesOfHistories stand beside them.
+// tokens, a concurrency limit, and one with a block. treesOfHistories are further limits.
 var limitsOfHistories = []store.Limit{
 	{Name: "api", Rate: 5, Period: time.Second, Burst: 20, Plans: store.NewPlans(
 		store.Plan{Name: "pro", Rate: 50, Burst: 100}, store.Plan{Name: "slow", Rate: 1, Burst: 5}, store.Plan{Name: "staff", Mode: store.Unlimited},
@@ -36,8 +36,8 @@ var limitsOfHistories = []store.Limit{
 	{Name: "seen", Rate: 2, Period: time.Second, Burst: 6, Mode: store.Shadow, Shared: true},
 }
 
-// treesOfHistories are a limit with two above it, and a concurrency limit with one, parents
-// first. The parts of a key are those of keysOfTrees.
+// treesOfHistories are a limit with a parent and a grandparent, and a concurrency limit
+// with a parent; parents come first. keysOfTrees says how many parts their keys have.
 var treesOfHistories = []store.Limit{
 	{Name: "org", Rate: 6, Period: time.Second, Burst: 24, Parts: 1, Plans: store.NewPlans(
 		store.Plan{Name: "pro", Rate: 30, Burst: 60, Children: true}, store.Plan{Name: "staff", Mode: store.Unlimited, Children: true}, store.Plan{Name: "banned", Mode: store.Blocked},
@@ -52,33 +52,32 @@ var treesOfHistories = []store.Limit{
 		store.Plan{Name: "pro", Burst: 7}, store.Plan{Name: "staff", Mode: store.Unlimited}, store.Plan{Name: "banned", Mode: store.Blocked})},
 }
 
-// keysOfTrees has the number of parts that the keys of a limit of a tree have.
+// keysOfTrees maps a limit of a tree to the number of parts of its keys.
 var keysOfTrees = map[string]int{"org": 1, "team": 2, "user": 3, "pool": 1, "desk": 2}
 
 // Differences are the ways in which a store may differ from a Model.
 type Differences struct {
-	Sweeps bool // the store gives back expired holds between calls too
-	Forget bool // the store forgets what has ended, so the clock must not step back
+	Sweeps bool // the store gives back expired holds also between calls
+	Forget bool // the store forgets what has ended, so the test's clock must not step back
 	Whole  bool // the store cannot decide at a fraction of the rate
 
 	// Answers, if not nil, may change both answers to a call before they are compared.
 	Answers func(call *Call, got, want *store.Group)
 }
 
-// Agree makes n random calls to a store with the clock *now, and compares the answers
-// with those of a Model. The calls have plans, floors,
-// fractions of the rate, overrides, parents, holds, reservations and changed limits. Some are sent in batches, and
-// the clock steps back now and then.
-// Histories with odd seeds have no overrides, because stores have separate statements for
-// limits without them. In histories with seeds of 2 modulo 4 two limits have one key, and
-// most calls begin or end holds and overrides, so that these overlap.
+// Agree makes n random calls to a store whose clock is *now, and compares the answers with
+// those of a Model. The calls use plans, floors, fractions of the rate, overrides, parents,
+// holds, reservations and changed limits. Some calls are sent in batches, and the clock steps
+// back now and then. Histories with odd seeds have no overrides, because stores have separate
+// statements for limits without them. In histories with seeds of 2 modulo 4 two limits have a
+// single key each, and most calls begin or end holds and overrides, so that these overlap.
 func Agree(t testing.TB, s store.Store, now *int64, seed uint64, n int, but Differences) {
 	t.Helper()
 	agree(&history{TB: t, s: s, now: now, but: but, plain: seed%2 == 1, few: seed%4 == 2}, seed, n)
 }
 
 // AgreeOnChanges is Agree for histories in which most calls change one of three limits, so
-// that rows are of versions of long ago.
+// that rows are of very old versions.
 func AgreeOnChanges(t testing.TB, s store.Store, now *int64, seed uint64, n int, but Differences) {
 	t.Helper()
 	agree(&history{TB: t, s: s, now: now, but: but, plain: seed%2 == 1, few: seed%4 == 2, changes: true}, seed, n)
@@ -103,14 +102,14 @@ func agree(h *history, seed uint64, n int) {
 // A Call is a call of a history.
 type Call struct {
 	Step   int
-	Group  store.Group // as before the decision
-	Beside bool        // in a batch with others
+	Group  store.Group // the group as it was before the decision
+	Beside bool        // the call was in a batch with others
 }
 
 type history struct {
 	testing.TB
 	*rand.Rand
-	prices       *rand.Rand // of Fraction, so that the rest of a history does not depend on Whole
+	prices       *rand.Rand // source of Fraction, separate so that the rest of a history does not depend on Whole
 	starts       *rand.Rand // of Limit.Start
 	s            store.Store
 	ab           store.Abilities
@@ -118,15 +117,15 @@ type history struct {
 	now          *int64
 	but          Differences
 	plain        bool                                    // no overrides
-	few          bool                                    // holds and overrides of few keys
+	few          bool                                    // the history has holds and overrides of few keys
 	changes      bool                                    // see AgreeOnChanges
-	reservations []store.Reservation                     // ids in the model
+	reservations []store.Reservation                     // ids of reservations in the model
 	ids          map[store.Reservation]store.Reservation // the store's id for each of the model's, because the store may choose its own
 	holds        []string
-	made         []store.Group // calls that make holds
+	made         []store.Group // calls that made holds
 	last         []store.Op
-	fixed        int64        // when a limit was changed or a sweep was made last, before which the clock does not step back
-	called       map[at]int64 // when a call or a sweep last may have written a key
+	fixed        int64        // last time at which a limit was changed or a sweep was made, before which the clock does not step back
+	called       map[at]int64 // last time at which a call or a sweep may have written a key
 }
 
 // define defines a limit. A change may be refused because of an override that does not fit.
@@ -149,8 +148,8 @@ func (h *history) begun(l store.Limit) store.Limit {
 
 func (h *history) pick(of ...string) string { return of[h.IntN(len(of))] }
 
-// plan returns the name of a plan, or "". Under some plans the calls of a hold take
-// nothing; a repeat does not know which of staff and quiet it was.
+// plan draws the name of a plan, or "". Under some plans the calls of a hold take
+// nothing; a repeat of such a hold does not know whether the plan was staff or quiet.
 func (h *history) plan() string {
 	if h.few {
 		return h.pick("", "", "pro", "banned", "slow")
@@ -167,7 +166,7 @@ func (h *history) step(i int) {
 	}
 	n := h.IntN(24)
 	if h.few && n > 4 && n < 10 {
-		n = 1 + n%4 // an override or a sweep, not a list or a batch
+		n = 1 + n%4 // do an override or a sweep, not a list or a batch
 	}
 	switch n {
 	case 0:
@@ -182,21 +181,21 @@ func (h *history) step(i int) {
 		h.list()
 	case 6, 7, 8, 9:
 		if h.but.Forget {
-			h.sweep() // the answers to a batch do not show what either side still counts
+			h.sweep() // sweep, because the answers to a batch do not show what either side still counts
 		}
 		h.batch()
 	default:
 		h.call(i)
 	}
 	for k, last := range h.called {
-		if h.m.rows[k].Used == 0 { // a store may keep the row, and with it a time ahead of the clock
+		if h.m.rows[k].Used == 0 { // a store may keep the full row, and with it a time ahead of the clock
 			h.set(max(*h.now, last))
 		}
 	}
 }
 
-// set sets the clock. A store may read it in a goroutine of its own, then with package
-// sync/atomic.
+// set sets the clock. A store may read the clock in a goroutine of its own, then with
+// package sync/atomic.
 func (h *history) set(t int64) { atomic.StoreInt64(h.now, t) }
 
 // move moves the clock, often to the time at which a hold expires or is forgotten, or to
@@ -230,8 +229,8 @@ func (h *history) move() {
 	}
 }
 
-// mayStepBack reports whether the clock may step back to a time. A store may or may not
-// have deleted full rows and what had ended, so that its answers would differ.
+// mayStepBack reports whether the clock may step back to a given time. It may not where a
+// store may or may not have deleted full rows or ended records, because answers would differ.
 func (h *history) mayStepBack(to int64) bool {
 	if h.but.Forget {
 		return false
@@ -257,8 +256,8 @@ func (h *history) mayStepBack(to int64) bool {
 	}
 	for k, last := range h.called {
 		row, d := h.m.rows[k], h.m.reg.Lookup(k.limit)
-		// The row was full when the store was last called, which may or may not have
-		// written it.
+		// True if the row was full when the store was last called, which may or may
+		// not have written the row.
 		if row.Used == 0 && to < last || row.Used > 0 && d.Full(row, *h.now) && (to < last || !d.Full(row, to)) {
 			return false
 		}
@@ -326,7 +325,7 @@ func (h *history) override() {
 	if h.IntN(2) == 0 {
 		o.Until = *h.now + 1 + h.Int64N(3e6)
 	} else if h.starts.IntN(3) == 0 {
-		o.Start = []string{"500ms", "700ms", "first_call", "06:00 UTC"}[h.starts.IntN(4)] // the last is an error
+		o.Start = []string{"500ms", "700ms", "first_call", "06:00 UTC"}[h.starts.IntN(4)] // the last start is an error
 	}
 	got, err := h.ab.Overrides.SetOverride(ctx, d, o)
 	want, wrong := h.m.SetOverride(ctx, m, o)
@@ -338,8 +337,8 @@ func (h *history) override() {
 	}
 }
 
-// same returns what is equal in equal overrides. The ID is not, because it depends on
-// when the override was renewed for a new version.
+// same returns an override without the fields that may differ in equal overrides. The ID
+// may differ, because it depends on when the override was renewed for a new version.
 func same(o *store.Override) string {
 	if o == nil {
 		return "none"
@@ -351,7 +350,7 @@ func same(o *store.Override) string {
 func (h *history) sweep() {
 	h.Helper()
 	h.m.Sweep()
-	h.fixed = max(h.fixed, *h.now) // a store may have deleted what has ended by now, and stepped rows, or not
+	h.fixed = max(h.fixed, *h.now) // a store may or may not have deleted what has ended by now, and stepped rows
 	for k := range h.called {
 		h.called[k] = max(h.called[k], *h.now)
 	}
@@ -384,8 +383,8 @@ func (h *history) call(i int) {
 	h.Helper()
 	g := h.group()
 	c := &Call{Step: i, Group: clone(g)}
-	// A store may give back the tokens of a hold before it makes another hold with its
-	// id.
+	// A store may give back the tokens of an expired hold before it makes another hold
+	// with its id.
 	again := g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID)
 	got, want := h.ask(h.s, h.ab.Limits.Registry(), g)[0], h.ask(h.m, &h.m.reg, g)[0]
 	h.answered([]store.Group{g}, []store.Group{got}, []store.Group{want})
@@ -408,9 +407,9 @@ func (h *history) call(i int) {
 	}
 }
 
-// sameOnceSwept makes two answers equal if they differ only in what is left, and that is
-// equal after a sweep. A call that is allowed may count expired holds, of which one side
-// may have given back some that the other one still counts.
+// sameOnceSwept makes two answers equal if they differ only in what is left, and a sweep
+// makes that equal. An allowed call may count expired holds, some of which one side may
+// have given back while the other one still counts them.
 func (h *history) sameOnceSwept(got, want *store.Group) {
 	h.Helper()
 	differs := false
@@ -451,7 +450,7 @@ func clone(g store.Group) store.Group {
 }
 
 // quick decides half of the groups of one op as a Limiter does, by the store's ability
-// Quick, if it has it.
+// Quick, if it has one.
 func (h *history) quick(g *store.Group) bool {
 	if h.ab.Quick == nil || len(g.Ops) != 1 || g.Hold != nil || g.Cancel || g.Ops[0].Floor > 0 || g.Ops[0].Fraction > 0 || h.IntN(2) == 0 {
 		return false
@@ -468,7 +467,7 @@ func (h *history) quick(g *store.Group) bool {
 	return ok
 }
 
-// text returns as text what is equal in equal answers.
+// text returns an answer as text, without the parts that may differ in equal answers.
 func text(g *store.Group) string {
 	for _, class := range []error{store.ErrReservation, store.ErrUnknownHold, store.ErrHoldConflict} {
 		if errors.Is(g.Err, class) {
@@ -482,7 +481,7 @@ func text(g *store.Group) string {
 	if g.Err != nil {
 		return g.Err.Error()
 	}
-	s := fmt.Sprintf("allowed %v reserved %v cancel %v", g.Allowed || g.Cancel, g.Reserved, g.Cancel) // for a cancellation only Err says it
+	s := fmt.Sprintf("allowed %v reserved %v cancel %v", g.Allowed || g.Cancel, g.Reserved, g.Cancel) // for a cancellation only Err says whether it succeeded
 	if g.Hold != nil {
 		s += fmt.Sprintf(" hold %+v", *g.Hold)
 	}
@@ -493,7 +492,7 @@ func text(g *store.Group) string {
 	return s
 }
 
-// group returns a random call.
+// group draws a random call.
 func (h *history) group() (g store.Group) {
 	n, ids := h.IntN(20), h.holds
 	if h.few {
@@ -518,12 +517,12 @@ func (h *history) group() (g store.Group) {
 	case n < 11:
 		g.Hold = &store.HoldCall{ID: fmt.Sprint("hold", h.IntN(1000)), TTL: 1e6 + h.Int64N(5e6)}
 		g.Ops = h.ops(1+h.IntN(3), []string{"api", "day", "slots", "grid", "login", "seen", "user", "team", "desk"}, store.VerbTake)
-		for i := range g.Ops { // a limit whose calls have a price has no holds, and no wait makes one
+		for i := range g.Ops { // an adaptive limit, whose calls have a price, has no holds, and no wait makes one
 			g.Ops[i].Fraction, g.Ops[i].Bounded = 0, false
 		}
 		return g
 	}
-	if h.IntN(2) == 0 && len(h.last) > 0 { // the same call again, which may be refused
+	if h.IntN(2) == 0 && len(h.last) > 0 { // repeat the last call, which may be refused
 		g.Ops = slices.Clone(h.last)
 		more := h.Int64N(3)
 		for i := range g.Ops {
@@ -553,7 +552,7 @@ func (h *history) group() (g store.Group) {
 	return g
 }
 
-// ops returns the ops of at most n takes of limits, and of the parents of these, as a
+// ops draws the ops of at most n takes of limits, and of these limits' parents, as a
 // Limiter makes them.
 func (h *history) ops(n int, limits []string, verb store.Verb) (ops []store.Op) {
 	if h.few {
@@ -569,7 +568,7 @@ func (h *history) ops(n int, limits []string, verb store.Verb) (ops []store.Op) 
 		}
 		op := store.Op{Def: h.named(name), Key: h.key(name), Verb: verb, Cost: h.Int64N(8)}
 		if slices.ContainsFunc(ops, func(o store.Op) bool { return h.above(o, op) || h.above(op, o) }) {
-			continue // no call can have both
+			continue // no call can have both limits
 		}
 		if op.Cost == 7 {
 			op.Cost = 30
@@ -582,13 +581,13 @@ func (h *history) ops(n int, limits []string, verb store.Verb) (ops []store.Op) 
 		}
 		if verb == store.VerbReserve && h.IntN(2) == 0 {
 			op.Bounded, op.MaxDelay = true, h.Int64N(4e6)
-		} else if name == "login" { // the attempt of a wait
+		} else if name == "login" { // this op is the attempt of a wait
 			op.Bounded = h.IntN(4) == 0 && verb == store.VerbTake
 		}
 		ops = append(ops, op)
 	}
 	if h.IntN(2) == 0 && !slices.ContainsFunc(ops, func(op store.Op) bool { return op.Def.Parent != "" }) {
-		return ops // the zero Takes means the same
+		return ops // a zero Takes means the same
 	}
 	for i := range ops {
 		ops[i].Takes = 1 << i
@@ -608,7 +607,7 @@ func (h *history) named(name string) *store.Definition {
 	return d
 }
 
-// key returns a key of a limit. In a tree it is a path; the limit that is shared has none.
+// key draws a key of a limit. In a tree the key is a path; a shared limit has none.
 func (h *history) key(limit string) string {
 	if limit == "seen" {
 		return ""
@@ -625,8 +624,9 @@ func (h *history) key(limit string) string {
 	return h.pick("a", "a", "b", "c")
 }
 
-// withParents adds the ops of the parents of takes. Ops of the same limit and key are one. If
-// takes would choose different plans of a parent, which no call can, they have none.
+// withParents adds the ops for the parents of the taken limits. Ops of the same limit and key
+// are one. If takes would choose different plans of a parent, which no call can do, they have
+// no plan.
 func (h *history) withParents(ops []store.Op) []store.Op {
 	all, agree := h.parentsOf(ops)
 	if !agree {
@@ -654,13 +654,13 @@ func (h *history) parentsOf(ops []store.Op) (all []store.Op, agree bool) {
 	return all, agree
 }
 
-// above reports whether b takes from the bucket of a as well.
+// above reports whether op b also takes from the bucket of op a.
 func (h *history) above(a, b store.Op) bool {
 	all, _ := h.parentsOf([]store.Op{b})
 	return slices.ContainsFunc(all[1:], func(o store.Op) bool { return o.Def.Name == a.Def.Name && o.Key == a.Key })
 }
 
-// takesOf returns how many takes ops are of.
+// takesOf returns how many takes some ops belong to.
 func takesOf(ops []store.Op) int {
 	var all uint16
 	for i := range ops {

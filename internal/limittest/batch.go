@@ -20,7 +20,7 @@ func (h *history) batch() {
 		for g.Cancel && cancels || g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID) || h.but.Forget && h.hidesOrder(groups[:i], &g) || extended(groups[:i], &g) {
 			g = h.group()
 		}
-		cancels = cancels || g.Cancel // of two cancellations, no answer says which was first
+		cancels = cancels || g.Cancel // if there are two cancellations, no answer says which was first
 		if g.Hold != nil && g.Hold.Verb == store.MakeHold {
 			g.Hold.ID = fmt.Sprint(g.Hold.ID, "of", i)
 		}
@@ -56,8 +56,8 @@ func (h *history) batch() {
 	h.Errorf("a batch at %d:\n%s", *h.now, strings.Join(differ, "\n"))
 }
 
-// extended reports whether a call extends a hold that another one extends: no answer says
-// which was the last.
+// extended reports whether a call extends a hold that another call extends too: no answer
+// says which came last.
 func extended(groups []store.Group, g *store.Group) bool {
 	return g.Hold != nil && g.Hold.Verb == store.ExtendHold && slices.ContainsFunc(groups, func(other store.Group) bool {
 		return other.Hold != nil && other.Hold.Verb == store.ExtendHold && other.Hold.ID == g.Hold.ID
@@ -65,14 +65,14 @@ func extended(groups []store.Group, g *store.Group) bool {
 }
 
 // hidesOrder reports whether a call resets or refunds a key that another one uses, or the
-// reverse. Before or after the other one, a Reset has the same answer, and so has a Refund
-// that fills the bucket: no answer says which was first.
+// reverse. A Reset has the same answer before and after the other call, and so has a
+// Refund that fills the bucket: no answer says which was first.
 func (h *history) hidesOrder(groups []store.Group, g *store.Group) bool {
 	return slices.ContainsFunc(groups, func(other store.Group) bool { return h.hides(&other, g) || h.hides(g, &other) })
 }
 
-// hides reports whether a resets or refunds a key that b uses. Where a reservation is, the
-// history does not know.
+// hides reports whether group a resets or refunds a key that group b uses. The
+// history does not know the keys of a reservation.
 func (h *history) hides(a, b *store.Group) bool {
 	used := b.Ops
 	if b.Hold != nil && b.Hold.Verb != store.MakeHold {
@@ -104,7 +104,7 @@ func (h *history) inBatch(asked *store.Group, got, want store.Group) (a, b strin
 	return text(&got), text(&want)
 }
 
-// answered records the reservations and holds that calls have made.
+// answered records the reservations and holds that the calls made.
 func (h *history) answered(asked, got, want []store.Group) {
 	for i := range want {
 		g, w := &asked[i], &want[i]

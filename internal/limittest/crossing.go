@@ -15,9 +15,9 @@ import (
 )
 
 // directions says for each field of a call who sets it: the caller (in), the store (out),
-// or first the caller and then the store (both). "own" has a check of its own. A new
-// field of one of these types must be added here; then it crosses every decorator, or
-// that decorator's test fails.
+// or first the caller and then the store (both). Fields marked "own" have a check of
+// their own. A new field of one of these types must be added here; the test then requires
+// that it crosses every decorator.
 var directions = map[string]string{
 	"Group.Ops": "own", "Group.ID": "in", "Group.Cancel": "in", "Group.Hold": "own", "Group.NoWait": "in",
 	"Group.Err": "out", "Group.Allowed": "out", "Group.Reserved": "out",
@@ -40,11 +40,11 @@ var directions = map[string]string{
 // has the abilities of the inner store.
 type Crossing struct {
 	Wrap    func(inner store.Store) store.Store
-	Changes []string // fields that the decorator changes, as in "Op.Key"
+	Changes []string // fields that the decorator changes, such as "Op.Key"
 	Allows  bool     // the decorator changes the answers of refused and failed calls
 }
 
-// Run makes calls of all kinds.
+// Run makes calls of all kinds through the decorator.
 func (c Crossing) Run(t *testing.T) {
 	t.Helper()
 	for _, typ := range []any{store.Group{}, store.HoldCall{}, store.Op{}, store.Answer{}, store.Override{}} {
@@ -78,8 +78,8 @@ func (c Crossing) Run(t *testing.T) {
 	in.abilities(s)
 }
 
-// inner is a store that compares what reaches it with what was sent, and sets all fields
-// of the answers.
+// inner is a store that compares the calls that reach it with those that were sent, and
+// sets all fields of the answers.
 type inner struct {
 	t            *testing.T
 	c            *Crossing
@@ -88,7 +88,7 @@ type inner struct {
 	count        int64
 
 	mu   sync.Mutex
-	sent map[store.Reservation]store.Group // what was sent, and later the answers
+	sent map[store.Reservation]store.Group // the groups that were sent, and later the answers
 }
 
 func (in *inner) number() int64 { in.count++; return in.count }
@@ -126,7 +126,7 @@ func (in *inner) fill(v any, answer string) {
 	}
 }
 
-// fillGroup sets all that a store sets in a group.
+// fillGroup sets all fields that a store sets in a group.
 func (in *inner) fillGroup(g *store.Group, answer string) {
 	in.fill(g, answer)
 	if g.Hold != nil {
@@ -149,7 +149,8 @@ func (in *inner) fillGroup(g *store.Group, answer string) {
 	}
 }
 
-// call sends a batch, whose answers are those of an earlier one, and compares.
+// call sends a batch that still has the answers of an earlier one, and compares the new
+// answers.
 func (in *inner) call(s store.Store, groups ...store.Group) {
 	in.t.Helper()
 	b := store.Batch{Groups: groups}
@@ -176,7 +177,7 @@ func (in *inner) call(s store.Store, groups ...store.Group) {
 		if !ok {
 			in.t.Fatalf("%s: a group is not that which was sent: %+v", in.answer, got)
 		}
-		if in.answer == "failed" { // only Err means something
+		if in.answer == "failed" { // after a failure only Err means something
 			if !errors.Is(got.Err, want.Err) {
 				in.t.Errorf("failed: error %v, want %v", got.Err, want.Err)
 			}
@@ -190,7 +191,7 @@ func (in *inner) call(s store.Store, groups ...store.Group) {
 	}
 }
 
-// same compares the fields with some directions of two structs.
+// same compares the fields of two structs that have one of the given directions.
 func (in *inner) same(what string, got, want any, of ...string) {
 	in.t.Helper()
 	g, w := reflect.ValueOf(got).Elem(), reflect.ValueOf(want).Elem()
@@ -240,7 +241,7 @@ func (in *inner) Apply(_ context.Context, b *store.Batch) error {
 		in.sameOps("call", g, &sent, "in", "both")
 		in.fillGroup(g, in.answer)
 		answer := clone(*g)
-		for j := range sent.Ops { // a decorator may have changed them on the way
+		for j := range sent.Ops { // a decorator may have changed the ops on the way
 			answer.Ops[j].Key, answer.Ops[j].Phase = sent.Ops[j].Key, sent.Ops[j].Phase
 		}
 		in.sent[g.ID] = answer
@@ -248,11 +249,10 @@ func (in *inner) Apply(_ context.Context, b *store.Batch) error {
 	return nil
 }
 
-// lost are the abilities that a decorator may not pass on, because its Apply is another
-// one.
+// lost are the abilities that a decorator may not pass on, because its Apply differs.
 var lost = []string{"Store", "Quick", "QuickSource", "Lanes", "InProcess"}
 
-// Abilities has all of them.
+// Abilities returns all abilities.
 func (in *inner) Abilities() store.Abilities {
 	ab := store.Abilities{Store: in, Limits: NewModel(nil), Overrides: in, Audit: trail{}, TopKeys: trail{}, Minutes: trail{}, Usage: usage{}, Metrics: func() []store.Metric { return nil }, InProcess: true,
 		Holds: func(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
@@ -290,7 +290,7 @@ func (in *inner) Overrides(context.Context, *store.Definition, string, string, i
 	return []store.Override{in.override()}, nil
 }
 
-// trail is the audit of the inner store.
+// trail is an Auditor, the audit of the inner store.
 type trail struct{}
 
 // Record implements store.Auditor.
@@ -303,7 +303,7 @@ func (trail) Audit(_ context.Context, before string, n int) ([]store.AuditEntry,
 	return []store.AuditEntry{{ID: before, At: int64(n)}}, nil
 }
 
-// usage is that of the inner store.
+// usage is the UsageKeeper of the inner store.
 type usage struct{}
 
 // AddUsage implements store.UsageKeeper.

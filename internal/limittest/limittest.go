@@ -4,8 +4,8 @@ package limittest
 
 import "github.com/dipwell/dipwell/store"
 
-// Definition is store.NewDefinition for a limit that is known to be valid. It
-// panics if it is not.
+// Definition is store.NewDefinition for a valid limit. Definition panics
+// if the limit is not valid.
 func Definition(l store.Limit) *store.Definition {
 	d, err := store.NewDefinition(l)
 	if err != nil {

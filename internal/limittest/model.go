@@ -12,7 +12,7 @@ import (
 )
 
 // A Model is a store that decides everything by Group.DecideIn over maps, with
-// overrides and holds. Other stores are compared with it.
+// overrides and holds. Tests compare other stores with a Model.
 type Model struct {
 	now func() int64
 	reg store.Registry
@@ -31,8 +31,8 @@ type table struct {
 	lent      []lent
 }
 
-// lent has the records that Records has returned, and a copy of them, to check that they are
-// not changed in place.
+// lent has the records that Records has returned, and copies of them, to check that nobody
+// changes them in place.
 type lent struct{ records, were []store.Record }
 
 func (t *table) returned() {
@@ -118,7 +118,7 @@ func (m *Model) Apply(_ context.Context, b *store.Batch) error {
 	return nil
 }
 
-// Abilities returns all that are not about speed.
+// Abilities returns all abilities except those for speed.
 func (m *Model) Abilities() store.Abilities {
 	return store.Abilities{Store: m, Limits: m, Overrides: m, Holds: m.holdsOf,
 		Sweep: func(context.Context, int) (int, error) { m.Sweep(); return 0, nil },

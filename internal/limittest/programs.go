@@ -13,10 +13,10 @@ import (
 )
 
 // Programs has several programs change, define and drop limits of one store at the same time,
-// and take from a limit that all of them change. In the end each has the same definitions as a
-// program that begins then, and no token more or less was granted. open opens a store as
-// another program would; its clock must stand still, and it must look for changes often.
-// eventually polls until ok returns true.
+// and take from a limit that all of them change. In the end each program has the same
+// definitions as one that begins then, and no token more or less was granted. open opens a
+// store as another program would; its clock must stand still, and it must look for changes
+// often. eventually polls until ok returns true.
 func Programs(t testing.TB, open func() store.Store, rounds int, eventually func(t testing.TB, what string, ok func() bool)) {
 	const programs, burst = 3, 100_000
 	hot := store.Limit{Name: "hot", Rate: 1, Period: time.Hour, Burst: burst}

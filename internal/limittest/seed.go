@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// SeedSetting is the environment variable with the seed to use, for repeating a failure. CI
-// sets it, so that a run depends on the commit alone.
+// SeedSetting is the environment variable that sets the seed, to repeat a failure. CI sets
+// it, so that a run depends only on the commit.
 const SeedSetting = "DIPWELL_SEED"
 
-// NewSeed returns a seed of 64 bits, not 0: that of the environment, or else a random one. It
-// logs the seed, which is shown when the test fails.
+// NewSeed returns a seed of 64 bits, not 0: the one in the environment, or else a random one.
+// It logs the seed, which is shown when the test fails.
 func NewSeed(t testing.TB) uint64 {
 	t.Helper()
 	n := max(1, rand.Uint64())

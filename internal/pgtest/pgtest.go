@@ -27,7 +27,7 @@ import (
 
 // A Server is a PostgreSQL server with its own data directory.
 type Server struct {
-	procs.Process // the postmaster; Dir has data/, log and the unix socket
+	procs.Process // the postmaster; the directory Dir has data/, log and the unix socket
 	Port          int
 
 	bin  string
@@ -37,7 +37,7 @@ type Server struct {
 // startTimeout bounds the time to the first connection, on a busy machine.
 const startTimeout = 3 * time.Minute
 
-// ErrMissing is the error if PostgreSQL is not installed.
+// ErrMissing is returned if PostgreSQL is not installed.
 var ErrMissing = errors.New("PostgreSQL's initdb and postgres are not installed here (Debian: apt-get install postgresql)")
 
 // New creates a data directory and starts a server on it. settings are lines of
@@ -45,7 +45,7 @@ var ErrMissing = errors.New("PostgreSQL's initdb and postgres are not installed 
 // directory.
 func New(settings ...string) (*Server, error) { return newIn("", settings) }
 
-// newIn is New below another directory than that of temporary files.
+// newIn is New with the data below a given directory.
 func newIn(parent string, settings []string) (*Server, error) {
 	bin, err := binaries()
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *Server) init(settings []string) error {
 	return s.configure(settings)
 }
 
-// own gives the directory to the user that runs the server.
+// own gives a directory to the user that runs the server.
 func (s *Server) own() error { return give(s.Dir) }
 
 // Own creates a directory that belongs to the user that runs the server, for
@@ -109,7 +109,7 @@ func (s *Server) configure(settings []string) (err error) {
 }
 
 // Start starts a server that was stopped or killed, on the same data and port,
-// and returns when it answers. It tries again while processes of a killed
+// and returns when it answers. Start tries again while processes of a killed
 // server still use its shared memory.
 func (s *Server) Start() error {
 	for deadline := time.Now().Add(startTimeout); ; {
@@ -155,7 +155,7 @@ func (s *Server) DSN(database string) string {
 }
 
 // SignalAll sends a signal to all of the server's processes: SIGSTOP to hang
-// it, SIGKILL for a crash. The postmaster is stopped before the others are
+// it, SIGKILL for a crash. The postmaster is stopped before its children are
 // listed, so that it starts no more of them and remains their parent.
 // SignalAll(SIGSTOP) returns when all processes have stopped.
 func (s *Server) SignalAll(sig syscall.Signal) error {
@@ -183,7 +183,7 @@ func (s *Server) Stop() {
 		return
 	}
 	_ = s.SignalAll(syscall.SIGCONT)
-	_ = s.Signal(syscall.SIGINT) // a fast shutdown
+	_ = s.Signal(syscall.SIGINT) // SIGINT asks for a fast shutdown
 	select {
 	case <-s.Ended():
 	case <-time.After(20 * time.Second):
@@ -214,8 +214,8 @@ func (s *Server) Command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// program finds one of PostgreSQL's programs: next to the server or, if only
-// the server is there, in another version, because psql works with all servers.
+// program finds one of PostgreSQL's programs: beside the server or, if it is
+// missing there, in another version, because psql works with all servers.
 func (s *Server) program(name string) string {
 	for _, dir := range append([]string{s.bin}, directories()...) {
 		if has(dir, name) {
@@ -272,7 +272,7 @@ func directories() []string {
 	return dirs
 }
 
-// exitSignal makes the postmaster end at once with all its processes.
+// exitSignal makes the postmaster end at once, with all its processes.
 const exitSignal = syscall.SIGQUIT
 
 // Start starts a server that is closed when the test ends.
@@ -281,14 +281,14 @@ func Start(t testing.TB, settings ...string) *Server {
 	return procs.Start(t, ErrMissing, New, settings)
 }
 
-// shared is fast because it would not survive a crash. In memory its databases, of
-// hundreds of files each, are made with a fifth less processor time.
+// The settings of shared make it fast, because its data need not survive a crash. In memory
+// its databases, of hundreds of files each, are made with a fifth less processor time.
 var shared = procs.Shared[*Server]{Missing: ErrMissing, New: func() (*Server, error) {
 	return newIn(memory(), []string{"fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "jit=off"})
 }}
 
-// memory returns a directory in memory with room for several shared servers, each of half
-// a gigabyte, or "" if there is none.
+// memory returns a directory in memory with room for several shared servers of half a
+// gigabyte each, or "" if there is none.
 func memory() string {
 	const dir, room = "/dev/shm", 4 << 30
 	var fs syscall.Statfs_t
@@ -298,7 +298,7 @@ func memory() string {
 	return dir
 }
 
-// databases are those created on the shared server.
+// databases are the databases created on the shared server.
 var databases struct {
 	sync.Mutex
 	count     int
@@ -330,8 +330,8 @@ func URL() string {
 }
 
 // Database creates a database on the shared server and returns its URL. The
-// first one with a template's name is prepared by prepare; the others are
-// copies of it. It is dropped when the test ends.
+// first database with a template's name is prepared by prepare; later ones
+// are copies of it. The database is dropped when the test ends.
 func Database(t testing.TB, template string, prepare func(dsn string) error) string {
 	t.Helper()
 	s, name := copyOf(t, template, prepare)
@@ -340,7 +340,7 @@ func Database(t testing.TB, template string, prepare func(dsn string) error) str
 }
 
 // Lasting is a Database that is not dropped, for tests that leave it as they
-// found it: creating one takes longer than most of the tests that need one.
+// found it: creating a database takes longer than most tests that need one.
 func Lasting(t testing.TB, template string, prepare func(dsn string) error) string {
 	t.Helper()
 	s, name := copyOf(t, template, prepare)

@@ -11,8 +11,8 @@ import (
 )
 
 // Standby starts a streaming replica of a server, which must run with
-// wal_level=replica or higher. It is closed when the test ends. "select
-// pg_promote()" promotes it.
+// wal_level=replica or higher. The replica is closed when the test
+// ends. "select pg_promote()" promotes it.
 func Standby(t testing.TB, primary *Server) *Server {
 	t.Helper()
 	s, err := newStandby(primary)

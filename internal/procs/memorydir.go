@@ -6,8 +6,8 @@ import (
 )
 
 // MemoryDir returns a directory in memory, where syncing costs nothing, for suites that test
-// the decisions of a store on a file and not what survives a crash. It is removed when the
-// test ends. If the system has no directory in memory, it is on disk.
+// the decisions of a store on a file but not what survives a crash. The directory is removed
+// when the test ends. If the system has no directory in memory, it is on disk.
 func MemoryDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "dipwell-test-")

@@ -11,10 +11,10 @@ import (
 	"sync"
 )
 
-// The range of ports given out. It, and the range 10000 above for the bus of a
-// Redis Cluster, are below the ephemeral ports (32768 and up on Linux): an
-// ephemeral port could be taken before the server starts, and while it is
-// stopped.
+// The range of ports given out. This range, and the range 10000 above for the
+// bus of a Redis Cluster, are below the ephemeral ports (32768 and up on
+// Linux): an ephemeral port could be taken before the server starts, or while
+// it is stopped.
 const (
 	firstPort = 10240
 	ports     = 10000
@@ -49,7 +49,7 @@ func Port(also ...int) (int, error) {
 }
 
 func reserve(port int, also []int) (lock net.Listener, err error) {
-	if runtime.GOOS == "linux" { // an abstract socket, which has no file and ends with the process
+	if runtime.GOOS == "linux" { // reserve it by an abstract socket, which has no file and ends with the process
 		if lock, err = new(net.ListenConfig).Listen(context.Background(), "unix", fmt.Sprintf("@dipwell-test-port-%d", port)); err != nil {
 			return nil, err
 		}

@@ -13,7 +13,7 @@ import (
 // A Process is a server process of a test. It can be run again after it has
 // ended.
 type Process struct {
-	Dir string // has the file log with its output
+	Dir string // directory that has the file log with the output
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended
@@ -48,8 +48,8 @@ func SetAttributes(cmd *exec.Cmd, onExit syscall.Signal) {
 	setExitSignal(cmd.SysProcAttr, onExit)
 }
 
-// Started reports whether Run has started a process. If not, only Dir, Log and
-// Started may be used.
+// Started reports whether Run has started a process. If Started returns false,
+// only Dir, Log and Started may be used.
 func (p *Process) Started() bool { return p.cmd != nil }
 
 // PID returns the process id.

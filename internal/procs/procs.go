@@ -17,7 +17,7 @@ import (
 )
 
 // Need fails a test because of err. If err wraps missing, because a program is not
-// installed, it skips the test instead, except on CI.
+// installed, Need skips the test instead, except on CI.
 func Need(t testing.TB, err, missing error) {
 	t.Helper()
 	switch {
@@ -29,15 +29,15 @@ func Need(t testing.TB, err, missing error) {
 	}
 }
 
-// SkipExamples skips the examples of a test binary if Need would skip its
-// tests, because an example cannot skip itself.
+// SkipExamples skips the examples of a test binary where Need would skip
+// its tests, because an example cannot skip itself.
 func SkipExamples(err, missing error) {
 	if skip := flag.Lookup("test.skip"); errors.Is(err, missing) && os.Getenv("CI") != "true" && skip.Value.String() == "" {
 		_ = skip.Value.Set("^Example")
 	}
 }
 
-// bound is how long StandStill waits, on a busy machine.
+// bound is how long StandStill waits at most, on a busy machine.
 const bound = time.Minute
 
 // StandStill returns when none of the processes is running, on systems with
@@ -47,7 +47,7 @@ func StandStill(pids ...int) {
 	for _, pid := range pids {
 		for time.Now().Before(deadline) {
 			fields := status("/proc/" + strconv.Itoa(pid) + "/stat")
-			if len(fields) == 0 || slices.Contains([]string{"T", "t", "Z", "X"}, fields[0]) { // stopped, traced, or gone
+			if len(fields) == 0 || slices.Contains([]string{"T", "t", "Z", "X"}, fields[0]) { // states: stopped, traced, or gone
 				break
 			}
 			time.Sleep(time.Millisecond)
@@ -56,7 +56,7 @@ func StandStill(pids ...int) {
 }
 
 // status returns the fields after a process's name in its stat file: state,
-// parent and more. It returns nil if the process is gone.
+// parent and more. status returns nil if the process is gone.
 func status(stat string) []string {
 	b, err := os.ReadFile(stat)
 	if err != nil {

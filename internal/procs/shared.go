@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-// A Server is a Process or several of them.
+// A Server is one Process or several.
 type Server interface{ Close() }
 
-// Shared is a server for all tests of a binary, which New starts at its first
-// use.
+// Shared is a server for all tests of a binary, which its function New starts
+// at the first use.
 type Shared[S Server] struct {
 	New     func() (S, error)
-	Missing error // error of New if the server is not installed
+	Missing error // the error that New returns if the server is not installed
 
 	mu      sync.Mutex
 	server  S
@@ -31,8 +31,8 @@ func (s *Shared[S]) Get() (S, error) {
 	return s.server, s.err
 }
 
-// Need returns the server. If it cannot be started, Need ends the test as the
-// function Need does.
+// Need returns the server. If the server cannot be started, Need ends the
+// test as the function Need does.
 func (s *Shared[S]) Need(t testing.TB) S {
 	t.Helper()
 	server, err := s.Get()
@@ -49,8 +49,8 @@ func (s *Shared[S]) Close() {
 	}
 }
 
-// Start starts a server that is closed when the test ends. If it cannot be
-// started, Start ends the test as Need does.
+// Start starts a server that is closed when the test ends. If the server
+// cannot be started, Start ends the test as Need does.
 func Start[S Server](t testing.TB, missing error, start func(settings ...string) (S, error), settings []string) S {
 	t.Helper()
 	s, err := start(settings...)
@@ -60,7 +60,7 @@ func Start[S Server](t testing.TB, missing error, start func(settings ...string)
 }
 
 // Main runs the tests of a package and then closes its shared servers. err is
-// nil, or missing if the server is not installed.
+// nil, or the error missing if the server is not installed.
 func Main(m interface{ Run() int }, err, missing error, shared ...Server) int {
 	SkipExamples(err, missing)
 	for _, s := range shared {

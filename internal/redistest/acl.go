@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Grant creates a user by the ACL SETUSER command in a page of the docs. Its
-// password is PASSWORD.
+// Grant creates a Redis user by the ACL SETUSER command that is in a page of
+// the docs. The user's password is PASSWORD.
 func (s *Server) Grant(page, user string) error {
 	b, err := os.ReadFile(page)
 	if err != nil {
@@ -32,7 +32,7 @@ func (s *Server) Grant(page, user string) error {
 	return err
 }
 
-// Denied lists what users were denied since Grant.
+// Denied lists which commands users were denied since Grant.
 func (s *Server) Denied() (list []string, err error) {
 	entries, err := s.Do("acl", "log")
 	all, _ := entries.([]any)

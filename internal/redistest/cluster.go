@@ -13,8 +13,8 @@ import (
 	"github.com/dipwell/dipwell/internal/procs"
 )
 
-// A Cluster is six nodes on loopback: at first Nodes[0] to [2] are masters,
-// each of a third of the slots, and Nodes[3] to [5] their replicas.
+// A Cluster is six Redis nodes on loopback: at first Nodes[0] to [2] are masters,
+// each with a third of the slots, and Nodes[3] to [5] their replicas.
 type Cluster struct {
 	Nodes []*Server
 }
@@ -35,7 +35,7 @@ const (
 )
 
 // NewCluster starts a cluster and returns when all slots are served and every
-// master has its replica. settings are for every node.
+// master has its replica. settings are passed to every node.
 func NewCluster(settings ...string) (*Cluster, error) {
 	c := &Cluster{}
 	for range 2 * masters {
@@ -150,7 +150,7 @@ func (c *Cluster) until(what string, done func() bool) error {
 	return err
 }
 
-// until waits for a condition, at most for startTimeout.
+// until waits until a condition is true, at most for startTimeout.
 func until(what string, done func() bool) error {
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if done() {
@@ -180,7 +180,7 @@ func (s *Server) IsMaster() bool {
 	return err == nil && len(role) > 0 && role[0] == "master"
 }
 
-// URL returns the cluster's URL for a store.
+// URL returns the cluster's URL for opening a store.
 func (c *Cluster) URL() string { return "redis+cluster://" + strings.Join(c.Addrs(), ",") }
 
 // Addrs returns the addresses of all nodes.
@@ -248,7 +248,7 @@ func inRange(r string, slot int) bool {
 	return err == nil && from <= slot && slot <= to
 }
 
-// SlotOf returns the slot of a key.
+// SlotOf returns the cluster slot of a key.
 func (c *Cluster) SlotOf(key string) (int, error) {
 	v, err := c.Nodes[0].Do("cluster", "keyslot", key)
 	n, _ := v.(int64)

@@ -8,9 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// expireLua deletes the keys that have expired by a test's clock. redisstore gives keys
-// an expiry that is 2^42 ms later with such a clock; that of locks follows the server's
-// clock.
+// expireLua deletes the keys that have expired by a test's clock. With such a clock
+// redisstore gives keys an expiry that is 2^42 ms later; the expiry of locks follows
+// the server's clock.
 var expireLua = redis.NewScript(`
 local gone = 0
 for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
@@ -23,8 +23,8 @@ end
 return gone`)
 
 // Expiring returns now as a clock for a redisstore whose prefix nobody else on the server
-// uses. Whenever the clock has moved forward, it first deletes the keys that expired at
-// least late µs ago. gone returns how many it has deleted.
+// uses. Whenever the clock has moved forward, Expiring first deletes the keys that
+// expired at least late µs ago. gone returns how many it has deleted.
 func Expiring(t testing.TB, db redis.UniversalClient, prefix string, now func() int64, late int64) (clock func() int64, gone func() int) {
 	t.Helper()
 	var mu sync.Mutex

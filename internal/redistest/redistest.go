@@ -25,7 +25,7 @@ import (
 
 // A Server is a redis-server with its own directory.
 type Server struct {
-	procs.Process // Dir has its data and log
+	procs.Process // the directory Dir has its data and log
 	Port          int
 
 	args []string
@@ -39,11 +39,11 @@ const startTimeout = 3 * time.Minute
 // bus.
 const busDistance = 10000
 
-// ErrMissing is the error if Redis is not installed.
+// ErrMissing is returned if Redis is not installed.
 var ErrMissing = errors.New("redis-server is not installed here (Debian: apt-get install redis-server)")
 
 // New starts a server. settings are arguments of redis-server, such as
-// "--appendonly", "yes". Close stops it and removes its directory.
+// "--appendonly", "yes". Close stops the server and removes its directory.
 func New(settings ...string) (*Server, error) {
 	s, err := prepare(settings)
 	if err != nil {
@@ -56,7 +56,7 @@ func New(settings ...string) (*Server, error) {
 	return s, nil
 }
 
-// prepare returns a server that is not started.
+// prepare returns a server that is not yet started.
 func prepare(settings []string) (*Server, error) {
 	if _, err := binary(); err != nil {
 		return nil, err
@@ -124,11 +124,11 @@ func (s *Server) waitReady() error {
 	}
 }
 
-// Addr returns host:port, and URL the server's URL for a store.
+// Addr returns host:port, and URL the server's URL for opening a store.
 func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }
 func (s *Server) URL() string  { return "redis://" + s.Addr() }
 
-// Client connects to this server. The caller closes the client.
+// Client returns a client connected to this server. The caller closes the client.
 func (s *Server) Client() *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1, DialTimeout: 30 * time.Second,
 		ReadTimeout: 10 * time.Second, PoolSize: 2, DisableIdentity: true, ContextTimeoutEnabled: true})
@@ -147,8 +147,8 @@ func (s *Server) FlushScripts() error {
 	return err
 }
 
-// Hang stops the process until Continue. It returns when the process has
-// stopped.
+// Hang stops the server's process until Continue is called. Hang
+// returns when the process has stopped.
 func (s *Server) Hang() error {
 	if err := s.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (s *Server) Hang() error {
 	return nil
 }
 
-// Continue ends a Hang.
+// Continue lets the process go on after Hang.
 func (s *Server) Continue() error { return s.Signal(syscall.SIGCONT) }
 
 // Kill kills the process, as in a crash, and returns when it has ended. Start

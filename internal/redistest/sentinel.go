@@ -12,7 +12,7 @@ import (
 	"github.com/dipwell/dipwell/internal/procs"
 )
 
-// MasterName is the Sentinels' name for their master.
+// MasterName is the name under which the Sentinels know their master.
 const MasterName = "dipwell"
 
 // A Sentinel is three Sentinels that monitor a master with one replica.
@@ -21,9 +21,9 @@ type Sentinel struct {
 	Sentinels []*Server
 }
 
-// NewSentinel starts a master, a replica and three Sentinels. They replace the
-// master after a minute of silence, so that a busy machine causes no failover,
-// or after a second once Watch was called.
+// NewSentinel starts a master, a replica and three Sentinels. The Sentinels
+// replace the master after a minute of silence, so that a busy machine causes
+// no failover, or after a second once Watch was called.
 func NewSentinel(settings ...string) (*Sentinel, error) {
 	s := &Sentinel{}
 	err := s.start(settings)
@@ -87,7 +87,7 @@ func (s *Sentinel) Watch() error {
 	return nil
 }
 
-// URL returns the Sentinels' URL for a store.
+// URL returns the Sentinels' URL for opening a store.
 func (s *Sentinel) URL() string {
 	var hosts []string
 	for _, n := range s.Sentinels {

@@ -2,9 +2,9 @@ package main
 
 import "github.com/dipwell/dipwell/store"
 
-// checkAdmission checks an op that the store has just decided against the level of its
-// key: what was allowed must have been free, with its floor more, and what was refused
-// must not have been. It is called before the op is added to the level.
+// checkAdmission checks an op that the store has just decided against the level of its key
+// (the tokens in use): what was allowed must have been free, its floor included, and what was
+// refused must not have been. checkAdmission is called before the op is added to the level.
 func (n *node) checkAdmission(op *store.Op, g *store.Group, b *book) {
 	d, l := op.Def, b.level
 	if l.off || d.Mode != store.Enforce && d.Mode != store.Enforced || op.Verb > store.VerbReserve {
@@ -13,13 +13,13 @@ func (n *node) checkAdmission(op *store.Op, g *store.Group, b *book) {
 	now := n.time()
 	l.expire(now)
 	t := l.instant(now)
-	if n.backs > 0 { // the row may be converted as of a later time
+	if n.backs > 0 { // the row may have been converted as of a later time
 		t = max(t, op.TS)
 	}
 	one := l.rates.parts(1)
 	most, used := most(op)*one, l.usedAt(t)
 	needs := (op.Cost + op.Floor) * one
-	more := needs // of the smallest amount that was refused
+	more := needs // what the smallest refused amount needs
 	switch {
 	case op.Verb == store.VerbTakeUpTo && !op.Allowed:
 		more = one
@@ -35,8 +35,8 @@ func (n *node) checkAdmission(op *store.Op, g *store.Group, b *book) {
 	}
 }
 
-// most returns how many tokens of a key may be in use after an op. Those of a leased
-// limit are fewer than its burst by what comes back in a lease, by a fast clock.
+// most returns how many tokens of a key may be in use after an op. A leased limit
+// has fewer than its burst by what comes back in a lease, measured by a fast clock.
 func most(op *store.Op) int64 {
 	d := op.Def
 	burst := d.Burst

@@ -13,42 +13,42 @@ import (
 
 // A Violation is a check that failed.
 type violation struct {
-	Check string // promise, level, retry, refusal, stuck, error, …
+	Check string // name of the check: promise, level, retry, refusal, stuck, error, …
 	What  string
 }
 
 func (v *violation) Error() string { return v.Check + ": " + v.What }
 
-// A grant is tokens that a caller may use from a time on.
+// A grant is tokens that a caller may use from a given time on.
 //
 // After the store's clock was set back, the same time comes again, and so do the tokens
-// of a key that has no row. So at counts only how far the clock has moved forward. For
-// windows it is the clock's time, and grants are compared only within the time between
-// two such steps.
+// of a key that has no row. So the field at counts only how far the clock has moved
+// forward. For windows at is the clock's time, and grants are compared only if the
+// clock was not set back between them.
 type grant struct {
 	k       at
 	at      int64
-	told    int64  // when it may be used, on the store's clock
+	told    int64  // when the tokens may be used, on the store's clock
 	early   int64  // parts that come back from the exact time at which it is due until told, which is rounded up to a µs
-	taken   int64  // tokens that the store took
-	tokens  int64  // of these, those that were not given back
-	backs   int    // how often the clock was set back before
-	due     int64  // of a reservation, on the store's clock
-	expires int64  // of a hold that was not settled, on the store's clock
+	taken   int64  // number of tokens that the store took
+	tokens  int64  // those of taken that were not given back
+	backs   int    // how often the clock had been set back before
+	due     int64  // due time of a reservation, on the store's clock
+	expires int64  // expiry of a hold that was not settled, on the store's clock
 	ended   bool   // the hold has expired
-	apart   bool   // the promise does not cover it
+	apart   bool   // the promise does not cover this grant
 	ends    int64  // when the hold ended
 	fate    string // "heard", or the fault that lost the answer
 	node    *node
 
-	process int               // process that asked
-	sent    int64             // when it asked, on its monotonic clock
+	process int               // number of the process that asked
+	sent    int64             // when the process asked, on its monotonic clock
 	made    int64             // true time of the store's decision
 	waits   int64             // µs after made during which the tokens must not be used
 	left    int64             // for a chunk of a lease: tokens that were neither used nor given back
 	def     *store.Definition // that decided
 
-	origin *origin // in a history that coalesces: the call that it was for
+	origin *origin // in a history that coalesces: the call that the grant was for
 	lives  int     // how often the process that asked had started by then
 	end    string  // for the limit "customer": what became of the tokens
 	use    *grant  // for a leased limit: the entry of the book's uses, unless it is a chunk
@@ -56,7 +56,7 @@ type grant struct {
 
 const (
 	heard  = "heard"
-	leased = "leased" // by a process
+	leased = "leased" // the grant belongs to a lease of a process
 )
 
 // unlimited is the plan that charges nothing.
@@ -71,13 +71,13 @@ func (g *grant) giveBack(left int64) {
 	}
 }
 
-// expired gives back a hold, once.
+// expired gives back an expired hold, once.
 func (g *grant) expired() {
 	g.giveBack(0)
 	g.ended, g.ends, g.expires = true, g.expires, 0
 }
 
-// revocable reports whether some of the tokens may still be given back.
+// revocable reports whether some of a grant's tokens may still be given back.
 func (g *grant) revocable() bool {
 	return g.tokens > 0 && (g.expires != 0 || g.due != 0 && g.due+2e6 > g.node.time())
 }
@@ -86,47 +86,47 @@ func (g *grant) revocable() bool {
 type part struct {
 	*grant
 	limit, key string
-	plan       string // named by the call
+	plan       string // plan that the call named
 	cost       int64
-	free       bool // nothing was taken
+	free       bool // no tokens were taken
 	reset      bool
-	unsure     bool // it is not known whether it was reset or had ended before
+	unsure     bool // it is not known whether the part was reset or had ended before
 }
 
-// A record is a hold or a reservation, as its caller knows it.
+// A record is a hold or a reservation as its caller knows it.
 type record struct {
 	parts     []*part
-	due       int64 // of a reservation
+	due       int64 // due time of a reservation
 	ttl       int64
 	expires   int64
-	backs     int // how often the clock had been set back when it was made
+	backs     int // how often the clock had been set back when the record was made
 	settled   bool
 	cancelled bool
 	costs     []int64
 }
 
-// A book is what is known about a key.
+// A book is what the checks know about a key.
 type book struct {
 	level    *level
 	grants   []*grant
 	uses     []*grant // for a leased limit: when callers got tokens
 	flow     []*grant // for the limit "customer": the grants, and with negative numbers what came back
 	parts    []*part  // parts of holds and reservations since the last reset
-	apart    bool     // it was charged, refunded or reset, so that the promise does not cover it
+	apart    bool     // the key was charged, refunded or reset, so the promise does not cover it
 	reserved int64    // tokens of the largest reservation that had to wait
 	queue    int64    // when the last reservation is due, if nothing was given back since
-	number   uint32   // number of the definition of that reservation
+	number   uint32   // number of the definition of that last reservation
 	loosened []loosening
 	refused  map[int]int64 // by process: true time of the store's last refusal of its calls
 
 	unsureReturns bool // it is not known which chunks of a lease were given back
 }
 
-// A loosening is an event after which a refusal of the key may be wrong.
+// A loosening is an event after which a remembered refusal of the key may be wrong.
 type loosening struct {
 	at   int64 // true time
 	m    *message
-	late bool // its caller has already been told of an error
+	late bool // the caller has already been told of an error
 }
 
 func (n *node) book(limit, key string) *book {
@@ -139,7 +139,7 @@ func (n *node) book(limit, key string) *book {
 	return b
 }
 
-// loosenAll records that a refusal of any key may now be wrong.
+// loosenAll records that a remembered refusal of any key may now be wrong.
 func (n *node) loosenAll() {
 	for _, b := range n.books {
 		b.loosen(n.w.now, nil)
@@ -152,19 +152,19 @@ func (b *book) loosen(now int64, m *message) {
 	b.queue = 0
 }
 
-// unseen is how long a refusal from memory may be wrong, because another process gave
-// something back, in µs: the age of a refusal on a clock that is slow.
+// unseen is for how many µs a refusal from memory may be wrong, because another
+// process gave something back: the age limit of a refusal, on a slow clock.
 const unseen = 1_000_501
 
 // isLoosened reports whether a refusal of the key may be wrong without process p having
-// heard of it yet.
+// heard why.
 func (b *book) isLoosened(p *process, now int64) bool {
 	return slices.ContainsFunc(b.loosened, func(l loosening) bool {
 		return now-l.at <= unseen && (l.m == nil || l.m.c.p != p || l.late || !l.m.done)
 	})
 }
 
-// A look is the rows of a group before it was decided.
+// A look is the state of a group's rows before the group was decided.
 type look struct {
 	k     at
 	row   store.State
@@ -199,7 +199,7 @@ func (n *node) recordOf(g *store.Group) *record {
 	return nil
 }
 
-// checkDecision checks a group that was decided. before has its rows from before.
+// checkDecision checks a group that was decided. before has its rows as they were before.
 func (n *node) checkDecision(g *store.Group, m *message, before []look) {
 	switch {
 	case g.Cancel:
@@ -226,7 +226,7 @@ func (n *node) checkDecision(g *store.Group, m *message, before []look) {
 	}
 }
 
-// decided checks a group of takes, or of other verbs.
+// decided checks a decided group of takes, or of other verbs.
 func (n *node) decided(g *store.Group, m *message, before []look) {
 	var made *record
 	if g.Allowed && (g.Hold != nil || g.Reserved) {
@@ -289,10 +289,10 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 }
 
 // checkReturn checks that a lease gives tokens back only once, and no more of a chunk
-// than has not come back by time since, and not while a hold of the key lives that was
+// than what time has not returned since, and not while a hold of the key lives that was
 // made before it asked for the holds. A message that takes longer than a lease is an
-// exception, because its sender has stopped waiting for it. The limit must not have had
-// another version when the message was sent.
+// exception, because its sender has stopped waiting for it. The check needs a limit
+// that had no other version when the message was sent.
 func (n *node) checkReturn(op *store.Op, asked *store.Definition, m *message, g *store.Group, b *book) {
 	n.w.refunded += op.Cost
 	if asked.Number != op.Def.Base().Number && m.sent > n.rates[op.Def.Name].defined {
@@ -312,7 +312,7 @@ func (n *node) checkReturn(op *store.Op, asked *store.Definition, m *message, g 
 	}
 	for _, g := range b.grants {
 		if g.fate == leased && g.process == m.c.p.id && g.left-g.def.Rate*(n.time()-g.at)/1e6 >= op.Cost {
-			g.left = 0 // nobody may give it back again
+			g.left = 0 // nobody may give these tokens back again
 			return
 		}
 	}
@@ -321,7 +321,7 @@ func (n *node) checkReturn(op *store.Op, asked *store.Definition, m *message, g 
 	}
 }
 
-// granted records a grant.
+// granted records the grant of an op.
 func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *store.State) *grant {
 	n.w.taken += op.Granted
 	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.c.p.id, sent: m.sentMono, made: n.w.now, waits: op.Delay, left: op.Granted, def: op.Def, lives: m.c.p.lives}
@@ -373,14 +373,14 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 	return gr
 }
 
-// reset ends what is known about the records of a key.
+// reset ends all that is known about the records of a key.
 func (n *node) reset(b *book, m *message) {
 	b.apart = true
 	b.loosen(n.w.now, m)
 	b.level.expire(n.time())
 	for _, p := range b.parts {
 		if p.grant != nil && p.ended { // before
-			p.unsure = p.ends > n.time() // the clock was set back since
+			p.unsure = p.ends > n.time() // true if the clock was set back since the end
 			continue
 		}
 		p.reset = true
@@ -392,7 +392,7 @@ func (n *node) reset(b *book, m *message) {
 	b.level.clear()
 }
 
-// repeated checks a hold that was made before.
+// repeated checks the answer for a hold that was made before.
 func (n *node) repeated(g *store.Group, m *message) {
 	r := n.recordOf(g)
 	if r == nil || r.settled || r.backs == n.backs && r.expires <= n.time() {
@@ -427,7 +427,7 @@ func (n *node) cancelled(g *store.Group, m *message) {
 	}
 }
 
-// settled checks a hold that was settled or extended.
+// settled checks the answer for a hold that was settled or extended.
 func (n *node) settled(g *store.Group, m *message) {
 	r, now := n.recordOf(g), n.time()
 	if r == nil {
@@ -460,14 +460,14 @@ func (n *node) settled(g *store.Group, m *message) {
 			continue
 		}
 		b.level.expire(now)
-		cost, counted := r.costs[min(i, len(r.costs)-1)], p.cost // the parts of a take have one cost
-		if r.expires <= now {                                    // it gave everything back then, and the cost is now a Charge
+		cost, counted := r.costs[min(i, len(r.costs)-1)], p.cost // the parts of a take have the same cost
+		if r.expires <= now {                                    // the hold gave everything back then, and the cost is now a Charge
 			counted = 0
 		}
-		if p.unsure || p.ended && r.expires > now { // the clock was set back since
+		if p.unsure || p.ended && r.expires > now { // the clock was set back since it ended
 			b.level.off = true
 		}
-		if n.counts(p.limit) { // whatever it cost
+		if n.counts(p.limit) { // a concurrency limit releases it whatever it cost
 			cost, counted = 0, 0
 		}
 		p.giveBack(min(cost, counted))
@@ -486,8 +486,8 @@ func (n *node) settled(g *store.Group, m *message) {
 	}
 }
 
-// extended records that a hold lives longer. If it had already given tokens back and the
-// store's clock was set back since, it is not known how many are in use.
+// extended records that a hold was extended. If the hold had already given tokens back
+// and the store's clock was set back since, the number in use is unknown.
 func (g *grant) extended(expires int64) {
 	if g.ended {
 		g.ends = expires
@@ -546,11 +546,11 @@ func floor(a, b int64) int64 {
 	return q
 }
 
-// checkRetry asks again at the time that a refusal named, and 1 µs before. While a key has
-// live holds the call may pass earlier than that, except on a concurrency limit, where it is exact if no hold
-// is settled meanwhile. At the end of an override the op may be refused again. A Check does
-// not write what expired holds give back, and once a reservation that waits has fallen due,
-// it may be less.
+// checkRetry repeats the call at the time that a refusal named, and 1 µs before. While a key
+// has live holds the call may pass earlier, except on a concurrency limit, where the time is
+// exact if no hold is settled meanwhile. At the end of an override the call may be refused
+// again. A Check does not write what expired holds give back, and once a delayed reservation
+// has fallen due, that may be less.
 func (n *node) checkRetry(op *store.Op, asked *store.Definition, g *store.Group) {
 	if op.Allowed || op.Never {
 		return
@@ -580,21 +580,21 @@ func (n *node) would(op *store.Op, d *store.Definition, time int64, hold *store.
 	}
 	n.table.begin()
 	defer n.table.rollback()
-	if op.Verb == store.VerbCheck && time > n.time() && d.Block == 0 { // its retry is that of a take made now, which may move the row
+	if op.Verb == store.VerbCheck && time > n.time() && d.Block == 0 { // the retry is that of a take made now, which may move the row
 		take := store.Group{Ops: []store.Op{g.Ops[0]}}
 		take.Ops[0].Verb = store.VerbTake
-		_ = take.DecideIn(&n.table, &n.reg, n.time()) // not every limit has takes
+		_ = take.DecideIn(&n.table, &n.reg, n.time()) // an error is ignored, because not every limit has takes
 	}
 	err := g.DecideIn(&n.table, &n.reg, time)
 	return g.Ops[0], err
 }
 
-// drifted is the largest difference, in µs, of two clocks after the age of a refusal.
+// drifted is the largest difference, in µs, between two clocks after the age of a refusal.
 const drifted = 1001
 
-// checkRefusal checks that the store would refuse as well, and for about as long. A
-// cached refusal may be longer by the round trip in which it arrived, during which the
-// process may have stood still.
+// checkRefusal checks that the store would also refuse a call that a cache refused,
+// and for about as long. A cached refusal may be longer by the round trip in which it
+// arrived, during which the process may have stood still.
 func (c *client) checkRefusal(op *store.Op, hold *store.HoldCall) {
 	n, p, w := c.node, c.p, c.node.w
 	if n.book(op.Def.Name, op.Key).isLoosened(p, w.now) {
@@ -613,7 +613,7 @@ func (c *client) checkRefusal(op *store.Op, hold *store.HoldCall) {
 }
 
 // checkAnswer checks that a call's refusal by the store was decided after the call began.
-// It may have been a refusal of another call of the process.
+// The refusal may have been for another call of the same process.
 func (c *client) checkAnswer(g *store.Group, began int64) {
 	if op := &g.Ops[0]; len(g.Ops) == 1 && !g.Allowed && op.Source == store.SourceStore {
 		if at := c.node.book(op.Def.Name, op.Key).refused[c.p.id]; at < began {
@@ -623,7 +623,7 @@ func (c *client) checkAnswer(g *store.Group, began int64) {
 }
 
 // checkConservation compares what the store took with what callers heard of and what
-// faults have lost.
+// faults lost.
 func (w *world) checkConservation() {
 	var got, held, lost int64
 	for _, n := range w.nodes {
@@ -654,7 +654,7 @@ func (w *world) checkConservation() {
 	}
 }
 
-// grants returns what the store has granted.
+// grants returns all grants that the store has made.
 func (n *node) grants() (all []*grant) {
 	for _, k := range n.keys() {
 		all = append(all, n.books[k].grants...)
@@ -679,7 +679,7 @@ func (n *node) checkPromise() {
 			continue
 		}
 		grants := inOrder(slices.DeleteFunc(slices.Clone(b.grants), func(g *grant) bool { return g.tokens == 0 || g.apart }))
-		if bound.first { // a period may begin just after the first of two instants
+		if bound.first { // a period may begin just after the first of the two instants
 			b := *bound
 			b.burst += b.rate
 			bound = &b
@@ -695,7 +695,7 @@ func (n *node) checkPromise() {
 }
 
 // checkShares checks, in a history whose processes make the same calls, that each process
-// gets at least nine tenths of their mean from a leased key.
+// gets at least nine tenths of the processes' mean from a leased key.
 func (w *world) checkShares() {
 	if !w.equal {
 		return
@@ -728,7 +728,7 @@ func (n *node) compare(k at, bound *bound, b *book, grants []*grant) {
 		}
 		before := earned
 		if bound.window && g.at%bound.period == 0 {
-			before -= bound.rate // the boundary lies in the interval
+			before -= bound.rate // the window's boundary lies in the interval
 		}
 		if g.early > 0 { // the interval begins less than a µs before at
 			before -= (bound.rate*g.early + g.def.Rate - 1) / g.def.Rate
@@ -759,10 +759,10 @@ func compare(a, b at) int {
 	return cmp.Or(cmp.Compare(a.limit, b.limit), cmp.Compare(a.key, b.key))
 }
 
-// useLease records tokens that a process gave a caller from a lease. It must hold a chunk
-// with as many tokens, which is due and was requested less than a lease ago. A thousandth
-// is added for the drift of both clocks. The limit itself must have decided the request,
-// in the version that the caller knows, or a later one.
+// useLease records tokens that a process gave a caller from a lease. The process must
+// hold a chunk with as many tokens, which is due and was requested less than a lease ago.
+// A thousandth of the time is added for the drift of both clocks. The limit itself must
+// have decided the chunk's request, in the version that the caller knows, or a later one.
 func (c *client) useLease(op *store.Op) {
 	n, p, w := c.node, c.p, c.node.w
 	w.fromLeases += op.Granted

@@ -17,14 +17,14 @@ type client struct {
 	node  *node
 	store store.Store
 	defs  map[string]*store.Definition // the limits as the process knows them
-	usual int64                        // µs that a message usually takes
+	usual int64                        // µs that a message of this process usually takes
 
-	answered int64 // true time of the last answer that it got
-	opened   int64 // true time at which its breaker opened; 0: it is closed
-	cut      int64 // true time until which no message passes between it and the store
+	answered int64 // true time of the last answer that the client got
+	opened   int64 // true time at which the client's breaker opened; 0: it is closed
+	cut      int64 // true time until which no message passes between client and store
 
-	memory *away.Fallback   // decides while the store does not answer; or nil
-	alone  map[string]alone // by key of the limit "hot"
+	memory *away.Fallback   // the decorator that decides while the store does not answer; or nil
+	alone  map[string]alone // what the client knows, by key of the limit "hot"
 }
 
 // begin starts the client with empty decorators.
@@ -42,7 +42,7 @@ func (c *client) begin() {
 	if p.w.guarded {
 		c.guard()
 	}
-	if p.w.cached { // with one set of slots, so that the random seed of its hash does not affect which slots are replaced
+	if p.w.cached { // with one set of slots, so that the random seed of the cache's hash does not affect which slots are replaced
 		c.store = must(denycache.New(c.store, denycache.Config{Clock: p.monotonic, Keys: 8}))
 	}
 	if c.defs["hot"] != nil {
@@ -53,7 +53,7 @@ func (c *client) begin() {
 			After:   func(d time.Duration, f func()) { p.unlessCrashed(d.Microseconds()+1, f) },
 			Gate:    func() lease.Gate { return &gate{p: p} },
 			ID:      func(id *store.Reservation) { p.w.task.identify(id) },
-			Stripes: 1, // which processor runs does not depend on the seed
+			Stripes: 1, // so that it does not matter which processor runs
 		})
 	}
 	c.close()
@@ -66,7 +66,7 @@ func (c *client) begin() {
 	}
 }
 
-// close releases memory.
+// close releases the client's memory.
 func (c *client) close() {
 	if c.memory != nil {
 		_ = c.memory.Close()
@@ -75,17 +75,16 @@ func (c *client) close() {
 }
 
 // An alone is what a process knows of a key: the row in the store's last answer, and the
-// tokens that the process granted by itself since.
+// tokens that the process granted without the store since.
 type alone struct {
 	op       store.Op
-	ts, used int64 // of the row; older answers are ignored, and those of the same time with less in use
+	ts, used int64 // time and used units of the row; older answers are ignored, and of those with the same time the one with less in use
 	granted  int64
 }
 
-// checkAlone checks that a process which decides alone grants no more than there would
-// be, as far as it knows, if everything that came back since the store's last answer were
-// for it. A thousandth of the time is added for the drift of both clocks. Holds are not
-// counted, because they give back what they took.
+// checkAlone checks a process that decides alone: it grants at most what the store last
+// reported plus what has come back since. A thousandth of the time is added for the drift
+// of both clocks. Holds are not counted, because they give their tokens back.
 func (c *client) checkAlone(op *store.Op, hold bool) {
 	p := c.p
 	a := c.alone[op.Key]
@@ -112,7 +111,7 @@ func (c *client) checkAlone(op *store.Op, hold bool) {
 	}
 }
 
-// guard puts a circuit breaker in front of the store.
+// guard puts the circuit breaker in front of the store.
 func (c *client) guard() {
 	p := c.p
 	c.store = away.NewBreaker(c.store, away.BreakerConfig{
@@ -135,7 +134,7 @@ func (c *client) guard() {
 	})
 }
 
-// must returns a decorator that has been made with a valid configuration.
+// must returns a decorator that was made from a valid configuration.
 func must[T any](made T, err error) T {
 	if err != nil {
 		panic(err)
@@ -143,8 +142,8 @@ func must[T any](made T, err error) T {
 	return made
 }
 
-// breaks checks that the breaker opens only if nothing was answered for as long as a
-// probe may take, and records when it opened.
+// breaks checks that the breaker opens only if nothing was answered for the timeout
+// of a probe, and records when it opened.
 func (c *client) breaks(why error) {
 	p := c.p
 	if c.opened = 0; why == nil {
@@ -165,10 +164,11 @@ func (c *client) checkOpen() {
 	}
 }
 
-// opensAfter is how long a probe must be unanswered, in µs, by a clock that is fast.
+// opensAfter is how long a probe must be unanswered before the breaker opens, in µs, by a fast
+// clock.
 const opensAfter = 299_800
 
-// apply is Apply of a batch of one group.
+// apply applies a batch of one group.
 func (c *client) apply(b *store.Batch) error {
 	err := c.store.Apply(c.p.w.task.ctx, b)
 	if errors.Is(err, away.ErrOpen) {
@@ -177,7 +177,7 @@ func (c *client) apply(b *store.Batch) error {
 	if err == nil {
 		err = b.Groups[0].Err
 	}
-	var field *store.FieldError // a settle above max_charge
+	var field *store.FieldError // the error of a settle above max_charge
 	if err != nil && !errors.As(err, &field) && !errors.Is(err, store.ErrStore) && !errors.Is(err, store.ErrReservation) && !errors.Is(err, store.ErrUnknownHold) && !errors.Is(err, store.ErrHoldConflict) {
 		c.p.w.fail("error", "process %d: %v", c.p.id, err)
 	}

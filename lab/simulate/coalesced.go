@@ -10,14 +10,14 @@ import (
 )
 
 // In a history that coalesces, a message may contain several callers' calls, and a caller
-// may have left when it is answered. An origin stands between a caller and the coalescer,
-// and knows which tokens were taken for the caller.
+// may have left when the message is answered. An origin represents a caller's call to the
+// coalescer, and knows which tokens were taken for the call.
 type origin struct {
 	t     *task
 	ended bool
 	err   error    // error of the call, once it has ended
-	taken []*grant // by the store
-	told  []*grant // those of them that the coalescer heard of before the call ended
+	taken []*grant // grants that the store made for the call
+	told  []*grant // the grants in taken of which the coalescer heard before the call ended
 }
 
 // coalesced puts the coalescer in front of the store.
@@ -25,7 +25,8 @@ func (c *client) coalesced() {
 	p := c.p
 	s := must(coalesce.New(store.Lanes{Stores: []store.Store{c.store}}, coalesce.Config{
 		MaxBatch: 8, MaxQueue: 32, Timeout: 700 * time.Millisecond, Of: c.store,
-		// It is later than any machine's clock, so that no deadline of a context passes.
+		// The deadline is later than any machine's clock, so that no context's deadline
+		// passes.
 		Clock: func() time.Time { return time.Unix(1<<34, p.monotonic()*1000) },
 		Go:    p.background,
 		After: func(d time.Duration, f func()) { p.unlessCrashed(d.Microseconds(), f) },
@@ -34,20 +35,20 @@ func (c *client) coalesced() {
 	c.store = origins{c, s}
 }
 
-// origins is a store that gives each call an origin.
+// origins is a store that gives each call an origin before it passes the call on.
 type origins struct {
 	c     *client
 	inner *coalesce.Store
 }
 
-// Abilities returns those of the coalescer.
+// Abilities returns the abilities of the coalescer.
 func (s origins) Abilities() store.Abilities {
 	ab := s.inner.Abilities()
 	ab.Store = s
 	return ab
 }
 
-// Apply sends the groups of the batch.
+// Apply gives the batch's groups origins and sends them.
 func (s origins) Apply(ctx context.Context, b *store.Batch) error {
 	w := s.c.p.w
 	list := make([]*origin, len(b.Groups))
@@ -78,7 +79,7 @@ func (s origins) Apply(ctx context.Context, b *store.Batch) error {
 }
 
 // tag marks a group so that the store can tell whose it is: by the bound of its delay if
-// it has no other bound, and otherwise by the id.
+// it has no other bound, and otherwise by its id.
 func (w *world) tag(g *store.Group, o *origin) {
 	w.tags++
 	if w.origins == nil {
@@ -106,20 +107,20 @@ func (w *world) origin(g *store.Group) *origin {
 	return w.origins[g.Ops[0].MaxDelay]
 }
 
-// takes records tokens that the store took for a caller.
+// takes records tokens that the store took for a caller's call.
 func (o *origin) takes(g *grant) {
 	o.taken = append(o.taken, g)
 	o.check()
 }
 
-// hears records that the coalescer heard of tokens.
+// hears records that the coalescer heard of a grant.
 func (o *origin) hears(g *grant) {
 	if o.told = append(o.told, g); o.ended {
 		o.settle()
 	}
 }
 
-// end ends the call.
+// end records that the call has ended.
 func (o *origin) end(err error) {
 	o.ended, o.err = true, err
 	o.t.got = o.told
@@ -127,7 +128,7 @@ func (o *origin) end(err error) {
 	o.check()
 }
 
-// settle records what became of the tokens that the coalescer heard of.
+// settle records what became of the tokens of which the coalescer heard.
 func (o *origin) settle() {
 	for _, g := range o.told {
 		switch {

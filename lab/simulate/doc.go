@@ -8,11 +8,10 @@
 //
 // The store decides with the algebra of package store over a table in memory. Between a
 // process and the store are the service's own decorators: a call runs as a coroutine,
-// which is suspended while it waits for an answer. So a decorator may be in a simulation
-// if it lets the simulation start its goroutines and timers, and holds no lock while it
-// waits.
+// which is suspended while it waits for an answer. A decorator fits the simulation if it
+// lets the simulation start its goroutines and timers, and holds no lock while it waits.
 //
 // A history is a list of steps made from the seed: bursts of calls, and faults. Checks
-// look at what was granted, at every answer, and at the rows. If one fails, Shrink
-// drops steps as long as the same check fails.
+// examine the grants, every answer, and the rows. If a check fails, Shrink drops steps
+// of the history while the same check still fails.
 package main

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// A gate lets the tasks of a process wait for another one.
+// A gate lets tasks of a process wait for another task.
 type gate struct {
 	p     *process
 	open  bool
 	tasks []*task
 }
 
-// Wait lets the task wait until the gate is open or its caller leaves.
+// Wait lets the task wait until the gate is open or the task's caller leaves.
 func (g *gate) Wait(ctx context.Context) error {
 	for !g.open {
 		if err := ctx.Err(); err != nil {
@@ -30,7 +30,7 @@ func (g *gate) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Open opens the gate. The tasks that wait continue once the task that called Open waits
+// Open opens the gate. The waiting tasks continue once the task that called Open waits
 // or has ended.
 func (g *gate) Open() {
 	g.open = true

@@ -9,29 +9,29 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A kind is what a step does.
+// A kind is the kind of event that a step makes happen.
 type kind int
 
 const (
-	calls     kind = iota // process makes n calls, gap µs apart
-	holds                 // the same, of holds that are settled after back µs
+	calls     kind = iota // a process makes n calls, gap µs apart
+	holds                 // a process makes n holds, which are settled after back µs
 	cut                   // no message passes between process and store for span µs
 	slow                  // each message takes up to span µs longer, for some time
-	stall                 // the store answers nothing for span µs
+	stall                 // the store answers no call for span µs
 	clockBack             // the store's clock is set back by span µs
-	skew                  // the wall clock of process is set span µs further
-	pause                 // process stands still for span µs
-	crash                 // process forgets everything
-	define                // limit gets another rate
+	skew                  // the wall clock of a process is set forward by span µs
+	pause                 // a process stands still for span µs
+	crash                 // a process forgets everything that it knew
+	define                // a limit gets another rate
 	override              // a key gets other numbers or a plan, or its override ends
 	sweep                 // the store deletes full rows
 )
 
-// A step is an event of a history. It contains everything that it needs, so that other
-// steps can be dropped.
+// A step is an event of a history. A step contains everything that it needs, so that
+// other steps can be dropped.
 type step struct {
 	id      int
-	at      int64 // true time in µs
+	at      int64 // true time of the step in µs
 	kind    kind
 	process int
 	limit   string
@@ -46,23 +46,23 @@ type step struct {
 	rate    int64
 	plan    string
 	both    bool   // a call also takes from the limit "window"
-	nested  bool   // the same, as it is the parent: as much, and for the same take
-	patient bool   // a refused call is repeated at the time it was told
+	nested  bool   // a call takes as much from the limit "window", its parent, in the same take
+	patient bool   // a refused call is repeated at the retry time that it was told
 	rest    int64  // µs before the last third of the calls, which come at once; the first of these takes all free tokens
 	extend  bool   // a hold is extended before it is settled
-	region  int    // the region whose store it happens to
+	region  int    // the region whose store the step affects
 	where   string // the name of that store
-	wide    bool   // it happens to all processes of the region on their way to the home region
-	leave   int64  // µs after which the caller leaves; 0: never
+	wide    bool   // it affects all processes of the region on their way to the home region
+	leave   int64  // µs after which the caller stops waiting; 0: never
 	times   int    // how often a hold is settled or a reservation cancelled
-	floor   int64  // of each take and check
+	floor   int64  // floor of each take and check
 }
 
 // faults has the probabilities of network faults, in 1/1000 of the messages.
 type faults struct {
 	lost, lostAnswers, duplicates int
 	usual                         int64 // µs that a message to a near store usually takes
-	slow                          int64 // µs that some messages take longer
+	slow                          int64 // µs that some messages take longer than usual
 }
 
 func happens(r *rand.Rand, permille int) bool { return r.IntN(1000) < permille }
@@ -80,17 +80,17 @@ func (f *faults) delay(r *rand.Rand, usual int64) int64 {
 	return d
 }
 
-// A bound is what a limit promises: the largest burst and rate that it has had.
+// A bound is what a limit promises: the largest burst and rate that the limit has had.
 type bound struct {
 	burst        int64 // tokens
-	rate, period int64 // tokens a period, of µs
+	rate, period int64 // rate: tokens in a period; period: in µs
 	window       bool
 	first        bool  // a window begins with a call
-	counts       bool  // it bounds what is held at a time: burst
+	counts       bool  // the burst bounds what is held at a time
 	late         int64 // µs; the promise also includes what comes back in this time
 }
 
-// A history is everything that is determined by a seed.
+// A history is everything that a seed determines.
 type history struct {
 	seed      uint64
 	limits    []store.Limit
@@ -102,13 +102,13 @@ type history struct {
 	coalesces bool  // the processes coalesce calls, and some callers leave
 	equal     bool  // all processes make the same calls
 	leased    bool  // the limit "hot" is leased
-	far       bool  // the store is in another region
+	far       bool  // the store is in another region than the processes
 	regional  bool  // half of the processes are in the store's region, the others in one with a store of its own
 	way       int64 // µs that a message to the store in the other region takes longer
 	local     bool  // the limit "hot" is decided by each process alone while the store does not answer
 	varied    bool  // the limit "hot" and its overrides change
 	nested    bool  // the limit "window" is the parent of "bucket"
-	drawn     int   // number of limits, from the first, that are drawn for steps
+	drawn     int   // number of limits, from the first, that steps may use
 	kinds
 	drifts []int64
 	faults faults
@@ -118,11 +118,11 @@ type history struct {
 // faultNames are the faults that Options.Faults may name.
 var faultNames = []string{"lost", "lost-answers", "twice", "slow", "cut", "stall", "clock-back", "skew", "drift", "pause", "crash", "define", "override", "sweep"}
 
-// newHistory draws a history with n steps.
+// newHistory draws a history with n steps from a seed.
 func newHistory(seed uint64, n int, only []string) history {
 	r := rand.New(rand.NewPCG(seed, 0))
 	h := history{seed: seed, processes: 1 + r.IntN(4), cached: r.IntN(2) == 0, planned: r.IntN(3) == 0, leased: r.IntN(4) == 0}
-	// These are not drawn, so that the rest of the history does not depend on them.
+	// These values are not drawn, so that the rest of the history does not depend on them.
 	h.guarded, h.far, h.local = seed%3 == 2, h.leased && seed%2 == 1, h.leased && seed%3 == 0
 	h.coalesces = seed%5 < 2
 	if h.regional = h.far && seed%4 == 1; h.regional {
@@ -208,7 +208,7 @@ func (h *history) drawLimits(r *rand.Rand) {
 	h.bounds["bucket"].rate, h.bounds["bucket"].burst = 2*rate, max(bucket.Burst, 3*rate)
 }
 
-// drawStep draws a step. It draws the same numbers whatever faults are active.
+// drawStep draws a step. drawStep draws the same numbers whichever faults are active.
 func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string]bool) step {
 	s := step{id: id, where: "store", at: r.Int64N(length), process: r.IntN(h.processes), key: string(rune('a' + r.IntN(2))), limit: h.limits[r.IntN(h.drawn)].Name,
 		cost: 1 + r.Int64N(4), n: 1 + r.IntN(14), gap: 100 + r.Int64N(20_000), span: 1000 + r.Int64N(300_000), rate: 2 + r.Int64N(200)}
@@ -285,20 +285,20 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	return s
 }
 
-// vary makes a definition or an override one of the limit "hot", with a burst that its
-// lease allows.
+// vary makes a definition or an override apply to the limit "hot", with a burst that
+// its lease allows.
 func (h *history) vary(s *step) {
 	s.limit, s.plan = "hot", ""
 	s.rate = 100 + s.rate*15
 	s.cost += h.leastBurst(s.rate)
 }
 
-// leastBurst returns a burst that the lease of the limit "hot" allows at a rate.
+// leastBurst returns a burst that the lease of the limit "hot" allows at the given rate.
 func (h *history) leastBurst(rate int64) int64 {
 	return 3*int64(h.limits[3].Lease.Seconds()*float64(rate)) + 10
 }
 
-// words describes which plan the calls of a step name, and what else they do.
+// words describes which plan the calls of a step name, and what else the calls do.
 func (s *step) words() (text string) {
 	if s.plan != "" {
 		text = " by plan " + s.plan
@@ -363,7 +363,7 @@ func (s *step) String() string {
 	return "the " + s.where + " sweeps"
 }
 
-// play makes one step happen.
+// play makes one step of the history happen.
 func (w *world) play(s *step) {
 	p, n := w.procs[s.process], w.nodes[s.region]
 	if s.kind > holds {
@@ -399,7 +399,7 @@ func (w *world) play(s *step) {
 	}
 }
 
-// when returns how many µs after the step its call i is made.
+// when returns how many µs after the start of a step its call i is made.
 func (s *step) when(i int) int64 {
 	if s.rests(i) {
 		return int64(s.n-s.n/3)*s.gap + s.rest + int64(i)
@@ -407,10 +407,10 @@ func (s *step) when(i int) int64 {
 	return int64(i) * s.gap
 }
 
-// rests reports whether call i is of the last third of a step with a rest.
+// rests reports whether call i is in the last third of a step that has a rest.
 func (s *step) rests(i int) bool { return s.rest > 0 && i >= s.n-s.n/3 }
 
-// define changes a limit in the store. The processes learn of it one after another.
+// define changes a limit in the store. The processes learn of the change one after another.
 func (n *node) define(s *step) {
 	w := n.w
 	for i := range n.limits {
@@ -434,7 +434,7 @@ func (n *node) define(s *step) {
 		}
 		b := n.bounds[l.Name]
 		b.rate, b.burst = max(b.rate, l.Rate), max(b.burst, l.Burst)
-		if l.Algorithm == store.SlidingWindow { // at most twice its rate in a period
+		if l.Algorithm == store.SlidingWindow { // a sliding window grants at most twice its rate in a period
 			b.burst = b.rate
 		}
 		n.loosenAll()

@@ -17,8 +17,8 @@ import (
 //   - the limit "login", which has a block;
 //   - the window "first", which begins with a call.
 //
-// The seed says which, and not the numbers that are drawn from it, so that the rest of a
-// history does not depend on them.
+// The kinds are chosen by the seed itself, not by numbers drawn from it, so that the
+// rest of a history does not depend on them.
 type kinds struct {
 	counted, floors, heldHot, slid, blocked, first bool
 }
@@ -57,7 +57,7 @@ func (h *history) addLimits() {
 	}
 }
 
-// extend turns some steps into those of the further kinds.
+// extend turns some steps of a history into steps of the further kinds.
 func (h *history) extend(s *step) {
 	if h.kinds == (kinds{}) {
 		return
@@ -98,8 +98,8 @@ func (h *history) extend(s *step) {
 	}
 }
 
-// slots makes a step one of the limit "slots": mostly holds, some together with another
-// limit, and some checks and resets.
+// slots turns a step into calls of the limit "slots": mostly holds, some together with
+// another limit, and some checks and resets.
 func (h *history) slots(s *step, pick int, more int64) {
 	s.kind, s.limit, s.verb, s.plan, s.patient, s.rest = holds, "slots", store.VerbTake, "", false, 0
 	s.cost, s.both = 1+s.cost%3, more%4 == 0
@@ -113,8 +113,8 @@ func (h *history) slots(s *step, pick int, more int64) {
 	s.both = s.both || s.nested
 }
 
-// login makes a step one of the limit "login", in some cases together with a window. Some
-// reset a key, or end its override, which is mostly a block.
+// login turns a step into calls of the limit "login", in some cases together with a
+// window. Some of these steps reset a key, or end its override, which is mostly a block.
 func (h *history) login(s *step, pick int, more int64) {
 	s.limit, s.plan, s.both, s.nested = "login", "", more%4 == 0, false
 	if pick == 52 || pick == 53 {
@@ -132,7 +132,7 @@ func (h *history) login(s *step, pick int, more int64) {
 	}
 }
 
-// second returns the limit that a step with two takes from as well.
+// second returns the second limit of a step whose calls take from two.
 func (s *step) second() string {
 	if s.nested && s.limit == "slots" {
 		return "room"
@@ -143,8 +143,8 @@ func (s *step) second() string {
 // counts reports whether a limit counts what is held.
 func (n *node) counts(limit string) bool { return n.bounds[limit].counts }
 
-// checkHeld checks that no more of a concurrency limit are held at this instant than the
-// definition that has just allowed a hold says. It does not look at the row.
+// checkHeld checks, when a hold of a concurrency limit was allowed, that no more is held
+// now than the definition that allowed it says. checkHeld does not look at the row.
 func (n *node) checkHeld(op *store.Op, l *level) {
 	if !n.counts(op.Def.Name) || op.Def.Mode == store.Unlimited {
 		return
@@ -159,7 +159,7 @@ func (n *node) checkHeld(op *store.Op, l *level) {
 }
 
 // holds is the ability Holds: it asks the store, across the network, which holds of a key
-// live.
+// are live.
 func (l link) holds(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 	c := l.c
 	w, t, f := c.p.w, c.p.w.task, &c.p.w.faults

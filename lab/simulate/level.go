@@ -8,30 +8,30 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A level is how much of a key is in use. It is computed without package store, from what
-// was taken and not given back and from the rates that the key has had. Tokens that were
-// given back count as if they had never been taken.
+// A level is how many parts of a key's tokens are in use. The level is computed without
+// package store, from what was taken and not given back and from the rates that the key
+// has had. Tokens that were given back count as if they had never been taken.
 //
 // A part of a bucket's token is a millionth, so that a rate of n tokens a second is n
-// parts a µs. Windows have whole tokens.
+// parts a µs. For windows a part is a whole token.
 //
-// A row never has less in use than its level. It has exactly as much if no Reserve had to
-// wait, except for rounding when the row is converted to another definition.
+// A row never has less in use than its level. The row has exactly as much in use as its level
+// if no Reserve had to wait, except for rounding when it is converted to another definition.
 type level struct {
 	n      *node
 	k      at
 	rates  *rates
-	ts     int64  // µs on the store's clock: when the row was last written
-	begin  int64  // the same: when the first of its windows began, if they begin with a call
+	ts     int64  // when the row was last written, in µs on the store's clock
+	begin  int64  // when the first of its windows began, if windows begin with a call, in µs on the store's clock
 	under  under  // the definition that the row is under since then
-	number uint32 // the row's number for it
-	before int64  // parts in use before entries
+	number uint32 // the number in the row that names this definition
+	before int64  // parts in use before those of entries
 	list   []entry
-	over   overrides // of the key
+	over   overrides // overrides of the key
 
 	hasRow   bool     // the key had a row when it was last checked
 	off      bool     // the level is unknown until the row is full or reset
-	atMost   bool     // the row may have more in use
+	atMost   bool     // the row may have more in use than the level
 	rounding int64    // parts by which the row may have more in use
 	held     []*grant // live holds
 	gaveBack bool     // a hold has expired since a reservation was made
@@ -39,7 +39,7 @@ type level struct {
 	delayed  []*grant // reservations that waited when the row was last written
 }
 
-// An entry is parts that were added after drained parts had come back since the previous
+// An entry is parts that were taken after drained parts had come back since the previous
 // entry.
 type entry struct {
 	drained, parts int64
@@ -50,21 +50,21 @@ type entry struct {
 type under struct {
 	plan     string
 	override store.OverrideKind // 0: none
-	version  int                // index of the limit's versions
+	version  int                // index in the versions of the limit
 }
 
-// A version is a base definition since a time on the store's clock.
+// A version is a base definition that is in force from a time on the store's clock.
 type version struct{ since, rate, burst int64 }
 
 // rates are the rates that a limit has had. The rates of plans do not change.
 type rates struct {
 	versions []version
 	plans    map[string]int64
-	period   int64 // of a window, in µs; 0: a bucket
-	first    bool  // the window begins with a call
-	sliding  bool  // it has no level
+	period   int64 // length of a window in µs; 0: the limit is a bucket
+	first    bool  // windows begin with a call
+	sliding  bool  // the limit is a sliding window, which has no level
 	names    []string
-	defined  int64 // true time of the last change
+	defined  int64 // true time of the last change of the limit
 }
 
 func newRates(l *store.Limit) *rates {
@@ -82,7 +82,7 @@ func newRates(l *store.Limit) *rates {
 	return r
 }
 
-// define adds a version at a time of the store's clock.
+// define adds a version that begins at a time of the store's clock.
 func (r *rates) define(now int64, l *store.Limit) {
 	last := r.versions[len(r.versions)-1]
 	if last.rate != l.Rate || last.burst != l.Burst {
@@ -90,7 +90,7 @@ func (r *rates) define(now int64, l *store.Limit) {
 	}
 }
 
-// parts returns the parts of tokens.
+// parts returns how many parts some tokens are.
 func (r *rates) parts(tokens int64) int64 {
 	if r.period > 0 {
 		return tokens
@@ -102,12 +102,12 @@ func (r *rates) parts(tokens int64) int64 {
 type overridden struct {
 	plan        string
 	rate, burst int64
-	until       int64 // on the store's clock; 0: none
-	block       bool  // a refusal began it
-	used        bool  // it has decided a call
+	until       int64 // end of the override on the store's clock; 0: none
+	block       bool  // the override is a block that a refusal began
+	used        bool  // the override has decided a call
 }
 
-// overrides are those of a key; nil: none.
+// overrides are the overrides of a key; nil: none.
 type overrides struct{ standing, temporary *overridden }
 
 func (o overrides) of(kind store.OverrideKind) *overridden {
@@ -120,7 +120,7 @@ func (o overrides) of(kind store.OverrideKind) *overridden {
 	return nil
 }
 
-// at returns the kind of the one that decides at a time, or 0.
+// at returns the kind of the override that decides at a time, or 0.
 func (o overrides) at(t int64) store.OverrideKind {
 	switch {
 	case o.temporary != nil && t < o.temporary.until && o.temporary.block:
@@ -133,7 +133,7 @@ func (o overrides) at(t int64) store.OverrideKind {
 	return 0
 }
 
-// layers counts the calls that overrides decide of which one lies over another. o decides.
+// layers counts the calls decided by an override that lies over another one. o decides.
 func (n *node) layers(over *overrides, o *overridden) {
 	top := over.temporary
 	switch {
@@ -163,7 +163,7 @@ func (o *overridden) words() string {
 	return "numbers"
 }
 
-// plan returns the plan that one of them leaves a key under.
+// plan returns the plan that the override of a kind leaves a key under.
 func (o overrides) plan(kind store.OverrideKind) string {
 	of := o.of(kind)
 	if of.plan == "" && kind != store.StandingOverride && o.standing != nil {
@@ -173,7 +173,7 @@ func (o overrides) plan(kind store.OverrideKind) string {
 }
 
 // drain returns the parts that come back from one time to another if the row is first
-// under u, and what it is under at the end.
+// under u, and the definition that it is under at the end.
 func (l *level) drain(u under, from, to int64) (parts int64, end under) {
 	r := l.rates
 	pass := func(until int64) {
@@ -210,7 +210,7 @@ func (l *level) drain(u under, from, to int64) (parts int64, end under) {
 	return parts, u
 }
 
-// between returns the parts that come back under one definition.
+// between returns the parts that come back between two times under one definition.
 func (l *level) between(u under, from, to int64) int64 {
 	r := l.rates
 	rate := r.versions[u.version].rate
@@ -232,7 +232,7 @@ func (l *level) between(u under, from, to int64) int64 {
 	return rate * (to - from)
 }
 
-// underOf returns what a row is under, according to its number.
+// underOf returns which definition a row is under, according to the row's number.
 func (l *level) underOf(row *store.State) under {
 	u, n := under{}, row.Version
 	if terms.IsOverride(n) {
@@ -281,7 +281,7 @@ func (l *level) isFixed() bool {
 
 func (l *level) isEmpty() bool { return l.before == 0 && len(l.list) == 0 && !l.hasRow }
 
-// expire removes from the level what holds that have expired at now gave back.
+// expire removes from the level the tokens of holds that have expired at now.
 func (l *level) expire(now int64) {
 	l.held = slices.DeleteFunc(l.held, func(g *grant) bool {
 		if g.expires != 0 && g.expires <= now {
@@ -292,20 +292,20 @@ func (l *level) expire(now int64) {
 	})
 }
 
-// at returns the parts in use at a time.
+// at returns the parts in use at a given time.
 func (l *level) at(now int64) int64 { return l.usedAt(l.instant(now)) }
 
-// usedAt is at for the time at which a call is decided.
+// usedAt is the method at for the time at which a call is decided.
 func (l *level) usedAt(t int64) int64 {
-	if l.isEmpty() { // without a time, from which to count
+	if l.isEmpty() { // an empty level has no time from which to count
 		return 0
 	}
 	drained, _ := l.drain(l.under, l.ts, t)
 	return max(0, l.sum()-drained)
 }
 
-// sum returns the parts that were in use at ts. It joins entries that cannot change
-// any more.
+// sum returns the parts that were in use at ts. sum also joins entries that cannot
+// change any more.
 func (l *level) sum() int64 {
 	sum, fixed := l.before, 0
 	for i, e := range l.list {
@@ -322,13 +322,13 @@ func (l *level) sum() int64 {
 	return sum
 }
 
-// add adds parts at the time now of the store's clock. row is the row after that.
+// add adds parts taken at the time now of the store's clock. row is the row after that.
 func (l *level) add(now, parts int64, g *grant, row *store.State) {
 	t := l.instant(now)
 	if l.n.backs > 0 && !l.isEmpty() {
 		// The clock may be before the beginning of the present version. A row under an
-		// older one is then converted as of the version, or as of the row if nothing
-		// changes.
+		// older version is then converted as of the beginning of the version, or as of
+		// the row's time if nothing changes.
 		versions := l.rates.versions
 		if since := versions[len(versions)-1].since; row.TS >= max(now, l.ts) && row.TS <= since {
 			t = row.TS
@@ -345,7 +345,7 @@ func (l *level) addAt(t, parts int64, g *grant, row *store.State) {
 	l.changed(row)
 	drained, _ := l.drain(l.under, l.ts, t)
 	if l.rates.first && g != nil && l.sum() <= drained {
-		if l.begin = t; l.n.backs > 0 { // the row may be of a later time
+		if l.begin = t; l.n.backs > 0 { // after a step back of the clock the row may be of a later time
 			l.begin = row.TS
 		}
 	}
@@ -368,8 +368,8 @@ func (l *level) addAt(t, parts int64, g *grant, row *store.State) {
 	}
 }
 
-// changed excludes reservations that wait while the row goes to another definition,
-// because their time was computed with the rate of the old one.
+// changed excludes waiting reservations from checks when the row goes to another
+// definition, because their time was computed with the old rate.
 func (l *level) changed(row *store.State) {
 	l.delayed = slices.DeleteFunc(l.delayed, func(g *grant) bool { return g.told <= l.ts })
 	if row.Version == l.number {
@@ -426,9 +426,9 @@ func (n *node) checkLevel(k at, why string) {
 }
 
 // checkWaits checks that waiting reservations will find their tokens: if as many tokens
-// as possible are taken just before one is due, these and its own still fit.
+// as possible are taken just before one is due, those and its own still fit.
 func (n *node) checkWaits(k at, l *level, row store.State, records []store.Record) {
-	rate := l.between(l.under, 0, 1) // comes back in the µs to which due is rounded up
+	rate := l.between(l.under, 0, 1) // parts that come back in the µs to which due is rounded up
 	for _, w := range l.waits {
 		if used := n.used(k, row, records, w.due); used < w.grant.tokens*1e6-rate {
 			n.w.fail("wait", "%s %q: of the %d tokens that are reserved for %.6f s only %d millionths will be kept", k.limit, k.key, w.grant.tokens, float64(w.due-epoch)/1e6, used)
@@ -436,8 +436,7 @@ func (n *node) checkWaits(k at, l *level, row store.State, records []store.Recor
 	}
 }
 
-// used returns the parts in use at a time, after the holds that have expired by then were
-// given back.
+// used returns the parts in use at a time, less those of holds that have expired by then.
 func (n *node) used(k at, row store.State, records []store.Record, now int64) int64 {
 	d := n.reg.Lookup(k.limit)
 	if slices.ContainsFunc(records, func(r store.Record) bool { return r.Hold != "" && r.Expires <= now }) {

@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// command parses args, plays the histories and prints what they did.
+// command parses args, plays the histories and prints their results.
 func command(ctx context.Context, args []string, stdout io.Writer) error {
 	var f flags
 	parser, err := kong.New(&f, kong.Name("simulate"), kong.Description(description))

@@ -11,7 +11,8 @@ import (
 // A link is the store as a process sees it: across a network.
 type link struct{ c *client }
 
-// Abilities returns none but the limits, and where holds stand beside leases, those.
+// Abilities returns no ability but the limits, and the ability Holds in histories with both
+// holds and leases.
 func (l link) Abilities() store.Abilities {
 	ab := store.Abilities{Store: l, Limits: l}
 	if l.c.p.w.heldHot {
@@ -43,7 +44,7 @@ func (l link) Apply(_ context.Context, b *store.Batch) error {
 	if t.stopped { // a coalescer would turn a panic of the store into an error
 		panic(stopped{})
 	}
-	m := &message{w: w, t: t, c: l.c, groups: copyGroups(b.Groups)} // a copy, because the store may decide it after the caller has left
+	m := &message{w: w, t: t, c: l.c, groups: copyGroups(b.Groups)} // groups are a copy, because the store may decide them after the caller has left
 	m.send()
 	w.after(patience, func() {
 		l.c.p.deliver(func() { m.answer(nil, errLate) })
@@ -96,11 +97,11 @@ type message struct {
 	copies int           // number of copies that may arrive
 	sent   int64         // true time
 
-	sentMono int64 // the sender's monotonic clock
+	sentMono int64 // sending time on the sender's monotonic clock
 	reply    []store.Group
 	done     bool
 	err      error
-	got      []*grant // by the copy that is being decided
+	got      []*grant // grants made by the copy that is being decided
 }
 
 // A fate is what happens to one copy of a message, drawn when it is sent.
@@ -118,7 +119,7 @@ func (m *message) send() {
 	for i := range m.copies {
 		x := fate{there: f.delay(r, m.c.usual), back: f.delay(r, m.c.usual), lost: happens(r, f.lost), answerIsLost: happens(r, f.lostAnswers)}
 		if i > 0 && m.groups[0].ID != (store.Reservation{}) {
-			x.there *= 64 // the bucket may have become full in between
+			x.there *= 64 // so late that the bucket may have become full in between
 		}
 		switch {
 		case m.c.cut > m.w.now:
@@ -136,7 +137,7 @@ func (m *message) once() bool {
 	return slices.ContainsFunc(m.groups, func(g store.Group) bool { t := m.caller(&g); return t.ask || t.once })
 }
 
-// caller returns the task that asked for a group of the message.
+// caller returns the task that made the call of a group of the message.
 func (m *message) caller(g *store.Group) *task {
 	if o := m.w.origin(g); o != nil {
 		return o.t

@@ -17,24 +17,24 @@ type node struct {
 	bounds map[string]*bound
 	rates  map[string]*rates
 	table  table
-	drift  int64 // parts per million by which its clock is fast
-	back   int64 // µs by which it was set back in total
-	backs  int   // how often it was set back
-	stall  int64 // true time until which it does nothing
+	drift  int64 // parts per million by which the store's clock is fast
+	back   int64 // µs by which the clock was set back in total
+	backs  int   // how often the clock was set back
+	stall  int64 // true time until which the store does nothing
 
 	books   map[at]*book
-	records map[string]*record // holds and reservations, by id
+	records map[string]*record // holds and reservations by their ids
 
 	refunds int64 // tokens of the limit "customer" that were given back
-	late    int64 // µs: the longest time from the take of such tokens to their return
+	late    int64 // longest time from the take of such tokens to their return, in µs
 }
 
 type at struct{ limit, key string }
 
-// newNode makes the store of a region, with limits.
+// newNode makes the store of a region, with its limits.
 func newNode(w *world, id int, drift int64, limits []store.Limit) *node {
 	n := &node{w: w, id: id, drift: drift, limits: limits, bounds: map[string]*bound{}, rates: map[string]*rates{}, table: table{rows: map[at]row{}, pending: map[store.Reservation]store.Pending{}, holds: map[string]store.Hold{}}, books: map[at]*book{}, records: map[string]*record{}}
-	for _, l := range slices.Backward(limits) { // a parent comes after its child
+	for _, l := range slices.Backward(limits) { // a parent comes after its child in limits
 		b := *w.bounds[l.Name]
 		n.bounds[l.Name], n.rates[l.Name] = &b, newRates(&l)
 		if _, err := n.reg.Define(epoch, l, store.OwnerCode); err != nil {
@@ -101,7 +101,7 @@ func (t *table) Row(limit, key string) (store.State, error) {
 	return r.State, nil
 }
 
-// setKey stores a key, or deletes it if there is nothing in r.
+// setKey stores the row or record r of a key, or deletes it if r is empty.
 func (t *table) setKey(limit, key string, r row) error {
 	set(t, t.rows, at{limit, key}, r, r.State == (store.State{}) && len(r.records) == 0 && r.override == nil)
 	return nil
@@ -163,7 +163,7 @@ func (n *node) decide(g *store.Group, from *message) {
 	n.checkDecision(g, from, before)
 }
 
-// override sets the override of a key, or ends it.
+// override sets or ends the override of a key.
 func (n *node) override(s *step) {
 	d := n.reg.Lookup(s.limit)
 	var o *store.Override
@@ -192,10 +192,10 @@ func (n *node) override(s *step) {
 	b := n.book(s.limit, s.key)
 	b.loosen(n.w.now, nil)
 	n.follow(at{s.limit, s.key})
-	n.checkLevel(at{s.limit, s.key}, "an override") // computed under the old one
+	n.checkLevel(at{s.limit, s.key}, "an override") // the level was computed under the old override
 	over := &b.level.over
 	if was := over.temporary; was != nil && was.until <= n.time() {
-		over.temporary = nil // it has ended
+		over.temporary = nil // the temporary override has ended
 	}
 	switch {
 	case o == nil && over.temporary != nil:
@@ -220,14 +220,14 @@ func (n *node) override(s *step) {
 func (n *node) follow(k at) {
 	l := n.book(k.limit, k.key).level
 	row, _ := n.table.Row(k.limit, k.key)
-	if l.rates.first { // whose time is when its window began
+	if l.rates.first { // the time of such a row is when its window began
 		if row.Version != 0 && row.Version != l.number {
 			l.addAt(l.instant(n.time()), 0, nil, &row)
 		}
 		return
 	}
 	if row.Version != 0 && (row.TS != l.ts || row.Version != l.number) {
-		l.addAt(max(l.ts, min(row.TS, l.instant(n.time()))), 0, nil, &row) // it may have been brought up to an earlier time only
+		l.addAt(max(l.ts, min(row.TS, l.instant(n.time()))), 0, nil, &row) // the row may have been brought up to an earlier time only
 	}
 }
 
@@ -252,7 +252,7 @@ func (n *node) setBack(d int64) {
 	n.loosenAll()
 }
 
-// sweep sweeps every row.
+// sweep calls SweepRow for every row.
 func (n *node) sweep() {
 	for _, k := range slices.SortedFunc(maps.Keys(n.table.rows), compare) {
 		n.table.begin()

@@ -13,17 +13,17 @@ import (
 type process struct {
 	w         *world
 	id        int
-	home, own *client // of the home region's store and of its own region's; one if there is one store
+	home, own *client // home: the home region's store; own: its own region's; the same if there is only one store
 
-	drift  int64 // parts per million by which its clocks are fast
-	origin int64 // its monotonic clock when the history begins
-	skew   int64 // µs that its wall clock is ahead of the true time
+	drift  int64 // parts per million by which the clocks of the process are fast
+	origin int64 // what its monotonic clock shows when the history begins
+	skew   int64 // µs by which its wall clock is ahead of the true time
 
-	stopped int64 // true time until which it stands still
-	stood   int64 // µs: the longest time that it has stood still
+	stopped int64 // true time until which the process stands still
+	stood   int64 // longest time that the process has stood still, in µs
 	tasks   map[*task]struct{}
-	lives   int // how often it has started
-	asks    int // number of background tasks so far
+	lives   int // how often the process has started
+	asks    int // number of its background tasks so far
 }
 
 // begin starts the process with empty decorators.
@@ -43,7 +43,7 @@ func (p *process) clients() []*client {
 	return []*client{p.home, p.own}
 }
 
-// client returns the process's access to the store of a limit.
+// client returns the process's access to the store that keeps a limit.
 func (p *process) client(limit string) *client {
 	if limit == "hot" {
 		return p.home
@@ -51,10 +51,10 @@ func (p *process) client(limit string) *client {
 	return p.own
 }
 
-// monotonic returns its monotonic clock in µs.
+// monotonic returns the process's monotonic clock in µs.
 func (p *process) monotonic() int64 { return p.origin + p.w.now + p.w.now*p.drift/1e6 }
 
-// background runs f as a task of its own, once the present task waits or has ended.
+// background runs f as a separate task, once the present task waits or has ended.
 func (p *process) background(f func()) {
 	p.unlessCrashed(0, func() {
 		p.asks++
@@ -82,7 +82,7 @@ func (p *process) crash() {
 	p.begin()
 }
 
-// deliver runs f once the process does not stand still, unless it has crashed by then.
+// deliver runs f when the process no longer stands still, unless it has crashed by then.
 func (p *process) deliver(f func()) {
 	if p.stopped > p.w.now {
 		p.w.at(p.stopped, func() { p.deliver(f) })
@@ -91,7 +91,7 @@ func (p *process) deliver(f func()) {
 	f()
 }
 
-// call makes call i of a step.
+// call makes call number i of a step.
 func (p *process) call(s *step, i int) {
 	p.w.start(p, p.w.random(s.id, i), false, func(t *task) {
 		if s.leave > 0 {
@@ -125,7 +125,7 @@ func (p *process) call(s *step, i int) {
 	})
 }
 
-// batch sends b as call i of a step.
+// batch sends b as call number i of a step.
 func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 	g, op := b.Single()
 	*op = store.Op{Def: p.definition(s), Key: s.key, Verb: s.verb, Cost: s.cost, Floor: s.floor}
@@ -148,7 +148,7 @@ func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 	}
 }
 
-// ask makes a call, and checks the answer.
+// ask sends a call, and checks the answer.
 func (c *client) ask(s *step, b *store.Batch) error {
 	began := c.p.w.now
 	err := c.apply(b)
@@ -158,7 +158,7 @@ func (c *client) ask(s *step, b *store.Batch) error {
 	return err
 }
 
-// identify sets the id of a reservation.
+// identify sets the id of a reservation in a call.
 func (t *task) identify(id *store.Reservation) {
 	binary.BigEndian.PutUint64(id[:], t.rng.Uint64())
 	binary.BigEndian.PutUint64(id[8:], t.rng.Uint64())
@@ -182,7 +182,7 @@ func (p *process) giveBack(s *step, t *task, made *store.Group) {
 			continue
 		}
 		costs := []int64{s.settle}
-		if i > 0 && s.n%2 == 0 { // it is refused, unless the first one did not arrive
+		if i > 0 && s.n%2 == 0 { // the repeated end is refused, unless the first one did not arrive
 			costs[0]++
 		}
 		if s.both && !s.nested {
@@ -302,7 +302,7 @@ func answerText(s *step, g *store.Group, err error) string {
 	return what + " (" + op.Source.String() + ")"
 }
 
-// random returns randomness that depends on the seed and the step only.
+// random returns random numbers that depend on the seed and the step only.
 func (w *world) random(step, i int) *rand.Rand {
 	return rand.New(rand.NewPCG(w.seed, uint64(step)<<20|uint64(i)+1))
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// In a history with two regions, each has a store of its own. The limit "hot" is in the
-// store of the home region, 0, and counts worldwide; processes lease it. All other limits
-// are in both stores. A call of "hot" first takes from the limit "customer" of its own
-// region, as in examples/regions.
+// In a history with two regions, each region has a store of its own. The limit "hot" is
+// in the store of the home region, number 0, and counts worldwide; processes lease it.
+// All other limits are in both stores. A call of "hot" first takes from the limit
+// "customer" of its own region, as in examples/regions.
 
 // stores returns how many stores the history has.
 func (h *history) stores() int {
@@ -21,17 +21,17 @@ func (h *history) stores() int {
 	return 1
 }
 
-// customer returns the limit that is asked before hot.
+// customer returns the limit from which a call of "hot" first takes.
 func (h *history) customer(hot *store.Limit) store.Limit {
 	return store.Limit{Name: "customer", Rate: hot.Rate / int64(1+h.seed/8%3), Period: time.Second, Burst: hot.Burst / int64(1+h.seed/24%4)}
 }
 
-// regionLimits returns the limits of the store of region 1.
+// regionLimits returns the limits in the store of region 1.
 func (h *history) regionLimits() []store.Limit {
 	return slices.DeleteFunc(slices.Clone(h.limits), func(l store.Limit) bool { return l.Name == "hot" })
 }
 
-// process makes a process of the region that its number says.
+// process makes the process with a number, in the region that follows from the number.
 func (w *world) process(i int) *process {
 	p := &process{w: w, id: i, drift: w.drifts[i+1], origin: int64(i+1) * 1e12}
 	region := i % len(w.nodes)
@@ -46,7 +46,7 @@ func (w *world) process(i int) *process {
 	return p
 }
 
-// place sets which store a step happens to: that of its process's region, or that of the
+// place sets which store a step affects: that of its process's region, or that of the
 // home region.
 func (s *step) place() {
 	s.region = s.process % 2
@@ -89,14 +89,14 @@ func (p *process) take(s *step, c *client, limit string, verb store.Verb) bool {
 	return c.ask(s, &b) == nil && g.Allowed
 }
 
-// What became of tokens of the limit "customer" that a caller heard of.
+// These words say what became of tokens of the limit "customer" that a caller heard of.
 const (
-	kept   = "kept" // the limit "hot" gave tokens as well
+	kept   = "kept" // the limit "hot" gave tokens as well, so they were used
 	back   = "given back"
-	unsure = "give-back" // was sent; whether it arrived is not known
+	unsure = "give-back" // a give-back was sent; whether it arrived is not known
 )
 
-// follow records what became of the tokens of the limit "customer" that a caller has.
+// follow records what became of a caller's tokens of the limit "customer".
 func (t *task) follow(g *store.Group, err error) {
 	switch op := &g.Ops[0]; {
 	case op.Verb == store.VerbRefund && t.mine.end == "":
@@ -111,17 +111,17 @@ func (t *task) follow(g *store.Group, err error) {
 	}
 }
 
-// refunded records tokens of the limit "customer" that a process gives back.
+// refunded records that a process gives back tokens of the limit "customer".
 func (n *node) refunded(b *book, t *task, op *store.Op) {
 	n.refunds += op.Cost
 	b.flow = append(b.flow, &grant{at: max(op.TS, n.time()) + n.back, tokens: -op.Cost})
 	n.late = max(n.late, n.w.now-t.mine.made)
 }
 
-// checkCustomers checks the limit "customer". Between any two instants, what it granted,
-// less what was given back, is at most what it promises. What callers kept is at most
-// that, plus what comes back by time in the longest time from a take to its return. Each
-// token that a caller heard of was used, was given back once, or was lost by a fault.
+// checkCustomers checks the limit "customer". Between any two instants, what the limit
+// granted, less what was given back, is at most what it promises. Tokens that callers kept are
+// at most that, plus what comes back by time in the longest time from a take to its return.
+// Each token that a caller heard of was used, was given back once, or was lost by a fault.
 func (n *node) checkCustomers() {
 	var least, most int64
 	for _, k := range n.keys() {
@@ -138,7 +138,7 @@ func (n *node) checkCustomers() {
 			case g.end == unsure:
 				most += g.taken
 				n.w.lost[unsure] += g.taken
-			case crashed: // the tokens may have been given back
+			case crashed: // the tokens may have been given back before the crash
 				most += g.taken
 				n.w.lost["crash"] += g.taken
 			default:

@@ -12,25 +12,26 @@ import (
 	"sync/atomic"
 )
 
-// options configure a run. A zero field means the default that its comment names.
+// options configure a run of the simulator. A zero field means the default that its comment
+// names.
 type options struct {
-	Steps  int      // of a history; default 300
-	Faults []string // that may happen; default all
+	Steps  int      // number of steps of a history; default 300
+	Faults []string // names of the faults that may happen; default all
 }
 
 // A Result is the result of one history.
 type result struct {
 	Seed      uint64
 	Violation *violation       // nil: all checks passed
-	Calls     int64            // that were answered
+	Calls     int64            // number of calls that were answered
 	Taken     int64            // tokens that the store took
 	Leased    int64            // tokens that callers got from leases
-	Lost      map[string]int64 // of these, tokens that no caller heard of, by the fault
-	Seen      map[string]int   // how often something happened that the histories must have
-	steps     []step           // those needed for the violation, after Shrink
+	Lost      map[string]int64 // those of Taken of which no caller heard, by the fault that lost them
+	Seen      map[string]int   // how often each event happened that the histories must have
+	steps     []step           // the steps needed for the violation, after Shrink
 }
 
-// checkFaults returns an error that names the first fault which does not exist.
+// checkFaults returns an error that names the first unknown fault.
 func checkFaults(names []string) error {
 	for _, name := range names {
 		if !slices.Contains(faultNames, name) {
@@ -91,11 +92,12 @@ func (h history) end(trace func(line string)) *world {
 }
 
 // all plays the histories of the seeds from 0 to n-1 on all processors. It returns
-// the sum of their results, or the first that fails a check, shrunk. Meanwhile the
-// garbage collector runs rarely.
+// the sum of their results, or the first result that fails a check, shrunk.
+// Meanwhile the garbage collector runs rarely.
 func all(ctx context.Context, n int, o options) (*result, error) {
-	// A history is a few megabytes, most of them garbage. A percentage would not work: on
-	// a busy machine, what is allocated during a collection counts as live.
+	// A history takes a few megabytes, most of which become garbage. A garbage collection
+	// percentage would not work: on a busy machine, what is allocated during a collection
+	// counts as live.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(256 << 20))
 	var next, failed atomic.Int64
@@ -135,7 +137,7 @@ func all(ctx context.Context, n int, o options) (*result, error) {
 	return sum, ctx.Err()
 }
 
-// shrink drops steps of a history whose check fails, as long as the same check fails.
+// shrink drops steps of a history whose check fails, while the same check still fails.
 func shrink(seed uint64, o options) *result {
 	h := o.history(seed)
 	best := h.play(nil)
@@ -160,7 +162,7 @@ func shrink(seed uint64, o options) *result {
 	return best
 }
 
-// Print plays the steps of a result again, and writes what happens.
+// Print plays the steps of a result again, and writes every event.
 func (r *result) Print(w io.Writer, o options) error {
 	h := o.history(r.Seed)
 	h.steps = r.steps

@@ -14,16 +14,16 @@ import (
 // A world is one history while it is played.
 type world struct {
 	now   int64   // true time in µs, which no process can read
-	queue []event // the next one is the last
+	queue []event // sorted so that the next event is the last one
 	seq   uint64
-	task  *task // the task that is running
+	task  *task // the task that is running now
 	idle  []*coroutine
 
 	history
-	nodes []*node // the first one is that of the home region
+	nodes []*node // the first store is that of the home region
 	procs []*process
 	wrong *violation
-	trace func(line string) // nil: no trace
+	trace func(line string) // writes a line of the trace; nil: no trace
 
 	tags    int64             // number of tagged groups
 	origins map[int64]*origin // by the tag of a group
@@ -31,15 +31,15 @@ type world struct {
 
 	calls                int64
 	taken                int64            // tokens that the store took
-	heard                int64            // tokens that callers were told of, as they count them
+	heard                int64            // tokens that callers were told of, as callers count them
 	fromLeases, refunded int64            // tokens used from leases, and tokens that leases gave back
-	used                 int64            // tokens of those that were not given back
+	used                 int64            // tokens of fromLeases that were not given back
 	returned             int64            // tokens that were given back
 	lost                 map[string]int64 // tokens that no caller heard of and that were not given back, by fault
 	seen                 map[string]int   // how often something happened that histories must have
 }
 
-// at runs f at a true time, after everything that was planned before for the same time.
+// at runs f at a true time, after everything planned earlier for the same time.
 func (w *world) at(t int64, f func()) {
 	w.seq++
 	e := event{max(t, w.now), w.seq, f}
@@ -50,7 +50,7 @@ func (w *world) at(t int64, f func()) {
 // after runs f after d µs.
 func (w *world) after(d int64, f func()) { w.at(w.now+d, f) }
 
-// run plays until nothing is planned or a check fails.
+// run plays the history until nothing is planned or a check fails.
 func (w *world) run() {
 	for len(w.queue) > 0 && w.wrong == nil {
 		last := len(w.queue) - 1
@@ -97,22 +97,22 @@ type event struct {
 type task struct {
 	w       *world
 	p       *process
-	rng     *rand.Rand // its own, so that dropping another step does not change it
-	ask     bool       // runs in the background of a decorator, not for a caller
+	rng     *rand.Rand // a source of the task's own, so that dropping another step does not change it
+	ask     bool       // the task runs in the background of a decorator, not for a caller
 	got     []*grant   // grants of the call that was last answered
-	both    bool       // its caller calls two limits
-	mine    *grant     // grant of the limit "customer" that its caller has
+	both    bool       // the task's caller calls two limits
+	mine    *grant     // grant of the limit "customer" that the task's caller has
 	stopped bool
-	ctx     context.Context    // of the task's calls
+	ctx     context.Context    // context of the task's calls
 	cancel  context.CancelFunc // cancels ctx
 	leaving func()             // called if the caller leaves while the task waits; or nil
-	looked  int64              // true time at which the store told it which holds live
-	once    bool               // its messages arrive at most once
+	looked  int64              // true time at which the store told the task which holds live
+	once    bool               // the task's messages arrive at most once
 	on      *coroutine
 }
 
-// A coroutine runs one task after another, so that they share a stack that has grown
-// already.
+// A coroutine runs one task after another, so that tasks share a stack that has
+// grown already.
 type coroutine struct {
 	run   func()
 	yield func(struct{}) bool
@@ -125,7 +125,7 @@ type stopped struct{}
 
 func (stopped) Error() string { return "the process has crashed" }
 
-// start runs f now, as a task of a process, until it waits.
+// start runs f now, as a task of a process, until the task waits.
 func (w *world) start(p *process, rng *rand.Rand, ask bool, f func(t *task)) {
 	t := &task{w: w, p: p, rng: rng, ask: ask, on: w.coroutine(), ctx: context.Background()}
 	t.on.run = func() { f(t) }
@@ -187,7 +187,7 @@ func (t *task) leave() {
 	}
 }
 
-// wait suspends the task that runs until it is resumed.
+// wait suspends the running task until it is resumed.
 func (t *task) wait() {
 	if !t.on.yield(struct{}{}) {
 		panic(stopped{})

@@ -1,8 +1,8 @@
-// Command typecheck checks the types of all packages of this module as on each of the
-// platforms that it is given, such as linux/386, and of their tests where these run. It
-// reads the sources of what they import instead of compiling them, which takes a tenth of
-// the processor time, and finds what a compiler would refuse: a name that a platform
-// lacks, a constant that an int of 32 bits does not hold.
+// Command typecheck checks the types of all packages of this module for each platform
+// that it is given, such as linux/386, and of their tests where these can run. The
+// command reads the sources of imported packages instead of compiling them, which takes a
+// tenth of the processor time, and finds what a compiler would refuse: a name that a
+// platform lacks, a constant that an int of 32 bits does not hold.
 package main
 
 import (
@@ -35,7 +35,8 @@ func check(dir, system, arch string) (n int, err error) {
 		Mode: packages.NeedName | packages.NeedFiles | packages.NeedImports | packages.NeedDeps | packages.NeedTypes | packages.NeedTypesSizes | packages.NeedSyntax | packages.NeedModule,
 		Dir:  dir,
 		Env:  append(os.Environ(), "GOOS="+system, "GOARCH="+arch, "CGO_ENABLED=0"),
-		// They start servers, which internal/procs does on Unix alone.
+		// Tests with servers are left out where internal/procs, which is for Unix only, does
+		// not work.
 		Tests: system != "windows",
 	}, "./...")
 	if err != nil {
