@@ -7,102 +7,102 @@ import (
 	"time"
 )
 
-// Abilities are what a store can do besides Apply. If a field is nil, the store cannot do
-// it.
+// Abilities are what a store can do besides Apply. If a field is nil, the store lacks
+// that ability.
 //
 // A store with abilities has a method
 //
 //	Abilities() store.Abilities
 //
-// A decorator returns those of the store that it wraps, with its own in place of those
-// that it changes:
+// A decorator returns the abilities of the store that it wraps, replacing those that
+// it changes:
 //
 //	func (s *Logged) Abilities() store.Abilities { return store.AbilitiesOf(s.inner) }
 //
-// AbilitiesOf clears Quick, Lanes and InProcess then, because Store is not the decorator.
+// AbilitiesOf then clears Quick, Lanes and InProcess, because Store is not the decorator.
 // A decorator whose own Apply waits for nothing keeps InProcess by setting Store to
-// itself; it may keep Quick and Lanes only if they may bypass its Apply.
+// itself; it may keep Quick and Lanes only if these may bypass its Apply.
 type Abilities struct {
 	// Store is the store to which Quick, Lanes and InProcess belong: they may be used in
 	// place of its Apply.
 	Store Store
 
-	// Limits keeps the limits, with their versions. If it is nil, the Limiter
-	// keeps them in its own memory.
+	// Limits keeps the limits, with their versions. If Limits is nil, the
+	// Limiter keeps the limits in its own memory.
 	Limits Definer
 
 	// Keys returns at most n live keys of a limit with their rows, in byte order: those that
 	// begin with prefix and follow the key after. The shared bucket is the key "" and comes
-	// first: after "" is the beginning, and after Shared is what follows the shared bucket.
-	// To page, pass the last key of a page as after. Pages are read at different instants: a
-	// key that is taken from between two pages may be missing. The error wraps ErrStore, or
-	// ErrNotSupported if the limit's keys cannot be listed: see Limit.ListKeys.
+	// first: with after "" the list begins there, and with after Shared it begins behind the
+	// shared bucket. To page, pass the last key of a page as after. Pages are read at
+	// different instants: a key that is taken from between two pages may be missing. The error
+	// wraps ErrStore, or ErrNotSupported if the limit's keys cannot be listed: see
+	// Limit.ListKeys.
 	Keys func(ctx context.Context, d *Definition, prefix, after string, n int) ([]KeyState, error)
 
-	// Overrides keeps overrides of keys. If it is nil, the store has none, and setting
-	// one is ErrNotSupported. A store that has it reads the override of a key with the
-	// key's row, in every call.
+	// Overrides keeps overrides of keys. If Overrides is nil, the store has none, and
+	// setting one is ErrNotSupported. A store with Overrides reads the override of a
+	// key with the key's row, in every call.
 	Overrides Overrider
 
-	// Audit keeps what people have changed: the last 10,000 entries, maybe a few more, and
-	// none that is older than 400 days. The service records what its admin calls have
-	// changed; a program that calls a Limiter records what it wants to. If it is nil,
-	// nothing is recorded.
+	// Audit keeps what people have changed: the last 10,000 entries or a few more, and none
+	// older than 400 days. The service records the changes made by its admin calls; a program
+	// that calls a Limiter records what it wants to. If Audit is nil, nothing is recorded.
 	Audit Auditor
 
 	// TopKeys keeps which keys were the busiest in each hour, as the service counts them:
 	// the last 5,376 entries, and none that is older than a week; a sweep deletes older
-	// ones too. Only Who, the process, and What are kept. What is the JSON of the
-	// column report of dipwell.top_hours in docs/reference/sql.md; its keys are those that
-	// the store has. If it is nil, nothing is kept.
+	// ones too. Of an entry only Who, the process, and What are kept. What is the JSON of
+	// the column report of dipwell.top_hours in docs/reference/sql.md; its keys are those
+	// that the store has. If TopKeys is nil, nothing is kept.
 	TopKeys Auditor
 
 	// Minutes keeps what each process decided in each minute: the last 2,080 entries, and
 	// none that is older than 65 minutes. As in TopKeys, only Who and What are kept, and What
-	// is JSON of that form, with the member counts. It is nil if the store keeps nothing, or
-	// serves one process only, which knows its own minutes.
+	// is JSON of that form, with the member counts. Minutes is nil if the store keeps
+	// nothing, or serves only one process, which knows its own minutes.
 	Minutes Auditor
 
 	// Usage keeps what the keys of limits with Limit.Usage used in each hour, as services
-	// count it, for 31 days. A sweep deletes what is older, and dropping a limit what is the
-	// limit's. If it is nil, nothing is kept.
+	// count it, for 31 days. A sweep deletes older usage, and dropping a limit deletes the
+	// limit's. If Usage is nil, nothing is kept.
 	Usage UsageKeeper
 
-	// Holds returns the live holds of a key, the one that expires first first. If it is nil,
-	// the store does not decide Group.Hold, and the Limiter answers holds with
+	// Holds returns the live holds of a key, in the order in which they expire. If Holds is
+	// nil, the store does not decide Group.Hold, and the Limiter answers holds with
 	// ErrNotSupported. KeyHolds makes the list from the records of the key. The error wraps
 	// ErrStore or ErrUnknownLimit.
 	Holds func(ctx context.Context, d *Definition, key string) ([]KeyHold, error)
 
-	// Sweep deletes rows that are full, at most n, and returns how many. If it is nil, the
-	// rows of keys that are no longer used stay for ever. Sweep changes no decision. After
-	// an error some rows may have been deleted; call it again.
+	// Sweep deletes at most n full rows, and returns how many it deleted. If Sweep is
+	// nil, the rows of keys that are no longer used stay for ever. Sweep changes no
+	// decision. After an error some rows may have been deleted; call Sweep again.
 	Sweep func(ctx context.Context, n int) (int, error)
 
 	// Now returns the time of the store, or of its server, in µs since the Unix epoch. In
-	// the result of AbilitiesOf it is never nil: if the store has no Now, it is this
+	// the result of AbilitiesOf, Now is never nil: if the store has no Now, it returns this
 	// machine's time. A limit that the Limiter keeps itself is defined at this time, so that
 	// the instant of a change is by the store's clock.
 	Now func(ctx context.Context) (int64, error)
 
 	// Ready returns an error if the store can make no decision now, and nil if it can. A
-	// store with a server asks the server. The service's /readyz calls Ready; if it is
-	// nil, the service checks one bucket instead.
+	// store with a server asks the server. The service's /readyz calls Ready; if Ready
+	// is nil, the service checks one bucket instead.
 	Ready func(ctx context.Context) error
 
 	// Metrics returns the store's counters and gauges with their present values.
-	// The service calls it at each scrape of its /metrics. It returns the same
-	// names each time, and within a second. /metrics leaves out those whose name is
-	// not valid or that of another metric.
+	// The service calls Metrics at each scrape of its /metrics. Metrics returns the
+	// same names each time, and within a second. /metrics leaves out metrics whose
+	// name is not valid or already used.
 	Metrics func() []Metric
 
 	// Quick decides one op as Apply would decide a batch of it, but without the batch: it is
-	// for stores in memory, where the batch costs more than the decision. If it is nil,
+	// for stores in memory, where the batch costs more than the decision. If Quick is nil,
 	// Apply is called instead, with the same result. cost is in tokens. ok is false, without
-	// side effects, if Quick cannot decide the op; the caller then uses Apply. It does not
-	// decide an op that makes a reservation, or one whose answer would be Never or Shadow.
-	// If checked is false, the caller has not checked key and cost: Quick then decides only
-	// an op on a key that has a row, since that key was checked when the row was made.
+	// side effects, if Quick cannot decide the op; the caller then uses Apply. Quick does not
+	// decide an op that makes a reservation, or one whose answer would be Never or Shadow. If
+	// checked is false, the caller has not checked key and cost: Quick then decides only an op
+	// on a key that has a row, since that key was checked when the row was made.
 	//
 	// If held is not nil, the store has locked it, and the caller must unlock it once it has
 	// written the answer to its destination. The unlock waits for these writes, so copying
@@ -112,8 +112,8 @@ type Abilities struct {
 	// QuickSource is the Source of the answers of Quick.
 	QuickSource Source
 
-	// Lanes opens n lanes for calls that share batches: see Lanes. It may return fewer. If it
-	// is nil, calls are not sent together.
+	// Lanes opens n lanes for calls that share batches: see Lanes. Lanes may return fewer
+	// than n lanes. If Lanes is nil, calls are not sent together.
 	Lanes func(ctx context.Context, n int) (Lanes, error)
 
 	// InProcess is true if Apply waits for nothing outside this process: a limit's
@@ -122,11 +122,11 @@ type Abilities struct {
 }
 
 // AbilitiesOf returns what a store can do besides Apply. The result's Store is s,
-// and its Now is never nil. A store without a method Abilities can do nothing else, and
-// has the time of this machine. The result is computed at each call: keep it.
+// and its Now is never nil. A store without a method Abilities can only Apply, and has
+// the time of this machine. The result is computed at each call: keep it.
 //
-// Use it rather than the method: if a decorator returns Quick, Lanes and InProcess of
-// another store, it clears them, because they would bypass the decorator.
+// Use AbilitiesOf rather than the method: if a decorator returns Quick, Lanes and InProcess of
+// another store, AbilitiesOf clears them, because they would bypass the decorator.
 func AbilitiesOf(s Store) Abilities {
 	var ab Abilities
 	if a, ok := s.(interface{ Abilities() Abilities }); ok {
@@ -144,8 +144,8 @@ func AbilitiesOf(s Store) Abilities {
 // machineTime is Now for a store that has no clock of its own.
 func machineTime(context.Context) (int64, error) { return time.Now().UnixMicro(), nil }
 
-// AddMetrics makes Metrics return those of f as well. It is for decorators that count. f
-// may be nil.
+// AddMetrics makes Metrics also return the metrics of f. AddMetrics is for
+// decorators that count. f may be nil.
 func (ab *Abilities) AddMetrics(f func() []Metric) {
 	inner := ab.Metrics
 	if inner == nil {
@@ -156,8 +156,8 @@ func (ab *Abilities) AddMetrics(f func() []Metric) {
 }
 
 // QuickAnswer is the part of an Answer that Quick returns. Source is QuickSource,
-// the other fields are zero, and Allowed is Retry == 0. It has four fields, so that
-// it is kept and returned in registers.
+// the other fields are zero, and Allowed is Retry == 0. A QuickAnswer has only four
+// fields, so that it is kept and returned in registers.
 type QuickAnswer struct {
 	Granted   int64 // tokens taken
 	Remaining int64 // whole tokens left
@@ -171,12 +171,12 @@ type QuickAnswer struct {
 //		Counter: true, Value: float64(s.refused.Load())}
 type Metric struct {
 	// Name is a name such as dipwell_store_bytes, with the base unit in it: bytes, seconds.
-	// The name of a counter ends in _total. There are no labels.
+	// The Name of a counter ends in _total. A Metric has no labels.
 	Name string
-	// Help is one sentence for the page of metrics.
+	// Help is one sentence that explains the metric on /metrics.
 	Help string
-	// Counter is set if the value only grows while the store is open. Otherwise it is a
-	// gauge.
+	// Counter is set if the value only grows while the store is open. If Counter is not
+	// set, the metric is a gauge.
 	Counter bool
 	// Value is the present value, in the unit in Name.
 	Value float64

@@ -10,42 +10,44 @@ import (
 	"github.com/dipwell/dipwell/internal/period"
 )
 
-// Adaptive is a target of latency and errors for what is behind a limit, and the lowest
-// rate to which a process goes down to meet it. Limit.Rate is the highest.
+// Adaptive is a target for the latency and the errors of what is behind a limit, and
+// the lowest rate to which a process goes down to meet it. Limit.Rate is the highest rate.
 //
-// Each process has a fraction of the rate, which begins at all of it. At a fraction f a
-// token costs 1/f as many units, so that the process takes f·Rate, and one call whenever
-// the bucket is full. The store knows nothing of it: Rate and Burst hold whatever the
-// processes do, and a process that goes slower leaves more to those that do not. Tokens cost
-// the same under plans and overrides. In SQL they always have the full rate's price.
+// Each process uses a fraction of the rate, which begins at 1. At a fraction f a token costs
+// 1/f as many units, so that the process takes f·Rate, and one call whenever the bucket is
+// full. The store does not know the fractions: Rate and Burst hold whatever processes do,
+// and a process that goes slower leaves more to the others. Tokens cost the same under plans
+// and overrides. SQL functions always charge the price of the full rate.
 //
 // After a window in which more calls were slow or failed than the target allows and chance
 // explains, the fraction is multiplied by 4/5, but at most once in two windows. If the
-// target was met, and at most 3/10 of the capacity remained once, it grows by 2 % of the
-// rate. A window goes on until it has 20 calls, but at most ten times as long: then the
-// target is met if no call was slow or failed, and if there was none at all, the fraction
-// grows by 2 %.
+// target was met, and at some time at most 3/10 of the capacity remained, the fraction
+// grows by 2 % of the rate. A window ends once it has 20 calls, or after ten times its
+// length: then the target is met if no call was slow or failed, and if there was no call
+// at all, the fraction grows by 2 %.
 //
-// The zero Adaptive is a fixed rate. This one keeps 95 % of the calls below 200 ms:
+// The zero Adaptive means a fixed rate. The following Adaptive keeps 95 % of the calls below
+// 200 ms:
 //
 //	store.Limit{Name: "upstream", Rate: 500, Period: time.Second, Adaptive: store.Adaptive{
 //		Floor: 50, Latency: 200 * time.Millisecond}}
 type Adaptive struct {
-	// Floor is the lowest rate, in tokens per Limit.Period: 1 to Rate. It has no default.
+	// Floor is the lowest rate, in tokens per Limit.Period: 1 to Rate. Floor has no default.
 	Floor int64
 
-	// Latency is how long a call may take; those that take longer are slow. It is a whole
-	// number of microseconds, at most 1 h. Default: latency is ignored. One of Latency and
-	// Errors is needed.
+	// Latency is how long a call may take; calls that take longer are slow. Latency is a
+	// whole number of microseconds, at most 1 h. Default of Latency: latency is ignored.
+	// Latency or Errors, or both, must be set.
 	Latency time.Duration
 	// Quantile is the share of the calls that should be faster than Latency, 0.5 to
 	// 0.999999, in whole millionths. Default: 0.95.
 	Quantile float64
 	// Errors is the share of the calls that may fail, 0.000001 to 0.5, in whole millionths.
-	// Default: errors are ignored.
+	// Default of Errors: errors are ignored.
 	Errors float64
 	// Window is how long calls are counted before the rate may change, 100 ms to 1 h. With a
-	// longer one the rate changes later and is affected less by chance. Default: 1 s.
+	// longer Window the rate changes later and is affected less by chance. Default of Window:
+	// 1 s.
 	Window time.Duration
 }
 
@@ -56,8 +58,8 @@ const (
 	millionths = 1e6
 )
 
-// adaptiveSettings are the fields of an Adaptive as text, in the order in which String
-// writes them.
+// adaptiveSettings convert the fields of an Adaptive from and to text, in the order in
+// which String writes them.
 var adaptiveSettings = []setting[Adaptive]{
 	field("floor", func(a *Adaptive) *int64 { return &a.Floor }, parsePositive, numberText),
 	field("latency", func(a *Adaptive) *time.Duration { return &a.Latency }, period.ParseDuration, period.Format),
@@ -83,14 +85,14 @@ func parseShare(s string) (float64, error) {
 // shareText writes a share as parseShare reads it: 0.95.
 func shareText(share float64) string { return strconv.FormatFloat(share, 'f', -1, 64) }
 
-// String writes a as Limit.Set reads it: "floor=50;latency=200ms". It is ""
-// for a fixed rate.
+// String writes a as Limit.Set reads it: "floor=50;latency=200ms". String
+// returns "" for a fixed rate.
 func (a Adaptive) String() string { return strings.Join(explicit(adaptiveSettings, &a), ";") }
 
 // Set changes one setting, spelled as in a configuration file: a.Set("errors", "2%"). The
 // settings are floor, latency, quantile, errors and window. Set checks the value
-// alone; NewDefinition checks the whole. The error begins with the setting; an unknown one
-// comes with the nearest known name.
+// alone; NewDefinition checks the whole. The error begins with the setting's name; for an
+// unknown name it suggests the nearest known one.
 func (a *Adaptive) Set(setting, value string) error {
 	if err := change(adaptiveSettings, a, setting, value); err != nil {
 		return fmt.Errorf("%s: %w", setting, err)
@@ -98,7 +100,7 @@ func (a *Adaptive) Set(setting, value string) error {
 	return nil
 }
 
-// parseAdaptive reads what Adaptive.String writes, with the settings in any order. The
+// parseAdaptive reads what Adaptive.String writes, with the settings in any order. Its
 // error is that of Adaptive.Set.
 func parseAdaptive(text string) (a Adaptive, err error) {
 	for part := range strings.SplitSeq(text, ";") {

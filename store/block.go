@@ -6,15 +6,15 @@ import (
 	"github.com/dipwell/dipwell/internal/period"
 )
 
-// This file begins blocks: see Limit.Block.
+// This file has the code that begins blocks: see Limit.Block.
 
-// maxBlock bounds Limit.Block. A key keeps its block, in every store, until it ends.
+// maxBlock bounds Limit.Block. Every store keeps the block of a key until it ends.
 const maxBlock = 366 * 24 * time.Hour
 
-// blockNote is the note of a block.
+// blockNote is the note of the override that is a block.
 const blockNote = "automatic"
 
-// checkBlock checks a limit with Block, without the plans. A block must hit only the key
+// checkBlock checks a limit with Block, without the plans. A block may hit only the key
 // that ran out of tokens.
 func (c *compiler) checkBlock() error {
 	switch {
@@ -50,11 +50,11 @@ func (op *Op) ranOut() bool {
 		return false
 	}
 	allowed, _, _, _, _, _ := d.Rule.decide(op.Verb, op.Used, op.Cost, 0)
-	return !allowed // without the floor
+	return !allowed // whether it would be refused without the floor too
 }
 
-// blockIn begins the blocks of the keys that ran out of tokens, and answers their ops as
-// any call of a blocked key. A table's records are not read again once they were written.
+// blockIn begins the blocks of the keys that ran out of tokens, and answers their ops like any
+// call of a blocked key. A table's records are not read again after they were written.
 func (g *Group) blockIn(t Table, now int64, entries []entry) error {
 	for i := range g.Ops {
 		op := &g.Ops[i]

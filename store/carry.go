@@ -10,8 +10,7 @@ import (
 // This file converts rows and records from the definition that they name to another
 // one of the same limit: to a later version, to or from a plan or an override.
 
-// Base returns the base definition of the limit, which is d unless d is a plan or an
-// override.
+// Base returns the base definition of the limit, which is d unless d is a plan or an override.
 func (d *Definition) Base() *Definition {
 	if d.base != nil {
 		return d.base
@@ -19,7 +18,7 @@ func (d *Definition) Base() *Definition {
 	return d
 }
 
-// ForChild returns the definition that decides a call of a child which names a plan: that of
+// ForChild returns the definition that decides a call of a child limit that names a plan:
 // the limit's own plan of this name, if it is for Children, otherwise the base.
 func (d *Definition) ForChild(plan string) *Definition {
 	if plan != "" && d.Plans != (Plans{}) {
@@ -30,10 +29,9 @@ func (d *Definition) ForChild(plan string) *Definition {
 	return d
 }
 
-// WithPlan returns the definition of a plan of the limit, or nil if the limit has no plan
-// of this name. The name "" is the base. WithPlan also returns plans that are
-// OverrideOnly, which callers may not name: checking that is up to its caller. d may be
-// the base or any of its plans.
+// WithPlan returns the definition of a plan of the limit, or nil if the limit has no plan of
+// this name. The name "" is the base. WithPlan also returns plans that are OverrideOnly, which
+// callers may not name: its caller must check that. d may be the base or any of its plans.
 func (d *Definition) WithPlan(name string) *Definition {
 	base := d.Base()
 	if name == "" {
@@ -58,7 +56,8 @@ func (d *Definition) planDefs() []*Definition {
 	return d.plans.defs
 }
 
-// publish prepares a base for concurrent use. A Registry calls it before others see d.
+// publish prepares a base definition for concurrent use. A Registry calls it before others see
+// d.
 func (d *Definition) publish() {
 	if d.plans == nil || d.plans.number != d.Number {
 		d.plans = &planSet{number: d.Number}
@@ -78,8 +77,8 @@ func (d *Definition) compilePlans() (out []*Definition) {
 	return out
 }
 
-// variant returns the definition of a plan, still without its number. start replaces that of
-// the limit, unless it is "". It returns nil if the plan does not compile.
+// variant returns the definition of a plan, still without its number. start replaces the
+// limit's Start, unless it is "". variant returns nil if the plan does not compile.
 func (d *Definition) variant(p *Plan, start string) *Definition {
 	l, r, err := d.compileVariant(p, start, d.Rule.Every)
 	if err != nil {
@@ -89,8 +88,8 @@ func (d *Definition) variant(p *Plan, start string) *Definition {
 	return &Definition{Limit: l, Plan: p.Name, Owner: d.Owner, Overridden: d.Overridden, Since: d.Since, Rule: r, Policy: d.Policy, OverrideOnly: p.OverrideOnly, Children: p.Children, base: d}
 }
 
-// A place is a definition that a row may be under: the base, a plan or an override of
-// the key at a version. i is an index of Base().Past; len(Past) is the present.
+// A place is a definition that a row may be under: the base, a plan or an override of the
+// key, at a version. i is an index of Base().Past; len(Past) is the present version.
 type place struct {
 	plan     string
 	override *Override
@@ -114,8 +113,8 @@ func (d *Definition) placeOf(of *Definition) place {
 	return place{plan: of.Plan, i: len(d.Past)}
 }
 
-// place returns the place of rows with number n. It returns false if that is not known:
-// the version is older than Past, or the override is gone. Such a row is full.
+// place returns the place of rows with number n. place returns false if that is not known: the
+// version is older than Past, or the override is gone. A row under such a definition is full.
 func (d *Definition) place(n uint32, o *Override) (place, bool) {
 	version, index := terms.VersionOf(n), terms.IndexOf(n)
 	at := place{i: len(d.Past)}
@@ -164,7 +163,7 @@ func (d *Definition) ruleAt(at place) *Rule {
 	if at.override != nil {
 		return &old.withOverride(at.override).Rule
 	}
-	if known := past.plan.Load(); known != nil && known.name == at.plan { // compiling it takes a hundred times as long as a step
+	if known := past.plan.Load(); known != nil && known.name == at.plan { // cached, because compiling it takes a hundred times as long as a step
 		return known.rule
 	}
 	known := &planRule{name: at.plan}
@@ -187,11 +186,12 @@ type step struct {
 
 // walk leads a row from a place to the present version, and at the time now, in µs, to the
 // definition target. If target is nil, the row stays in its plan or override; if that has
-// ended, it goes to the override under it or to the base. walk calls each for every conversion, and returns the rule
-// that the row is under at the end. s is the row; each may move its TS.
+// ended, it goes to the override under it or to the base. walk calls each for every
+// conversion, and returns the rule that the row is under at the end. s is the row; each may
+// move its TS.
 func (d *Definition) walk(s *State, at place, now int64, target *Definition, each func(*step)) *Rule {
 	rule, t := d.ruleAt(at), d.instant(s, now)
-	var one step // for all, because each may make it escape
+	var one step // one variable for all steps, because each may make it escape
 	move := func(to place, policy ChangePolicy, when int64) {
 		next := d.ruleAt(to)
 		if next == nil { // the version has no such plan
@@ -224,8 +224,9 @@ func (d *Definition) walk(s *State, at place, now int64, target *Definition, eac
 	return rule
 }
 
-// stamp returns the TS of a row that v converts, of which so many units are used at v.at. Where
-// windows begin with a call before and after, and are as long, the present one goes on.
+// stamp returns the TS of a row that v converts, of which the given units are used at v.at.
+// If windows begin with a call before and after the conversion, and are as long, the present
+// window goes on.
 func (v *step) stamp(s *State, used int64) int64 {
 	if used == 0 || !v.from.BeginsWithCall() || !v.to.BeginsWithCall() || v.from.Every != v.to.Every {
 		return v.at
@@ -252,9 +253,10 @@ func sameRule(a, b *Rule) bool {
 // converts it by the policy of the next. Between plans and overrides it converts at the
 // time at which the override ended, or else now.
 //
-// It returns false if the row is of a later version than d; the store must then read the
-// limit again. A row of an unknown older version, or of an override that is gone, becomes a full bucket. Op.Step
-// calls it; a store needs it only to list rows under the present version.
+// Carry returns false if the row is of a later version than d; the store must then read the
+// limit again. A row of an unknown older version, or of an override that is gone, becomes a
+// full bucket. Op.Step calls Carry; a store needs it only to list rows under the present
+// version.
 func (d *Definition) Carry(s State, key string, now int64) (carried State, ok bool) {
 	var phase int64
 	return d.carry(s, key, &phase, now, nil)
@@ -305,8 +307,8 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64, b *book
 // Renew converts a row without records and without an override to the present version of
 // its limit at the time now, in µs, as its next call would. If neither the key nor its
 // phase is known, they are "" and 0. If they are needed, Renew then returns false, which
-// leaves the row to its next call; but if the limit has hundreds of versions, Renew counts for
-// each of them the least that can have come back, so that no idle row keeps them all.
+// leaves the row to its next call; but if the limit has hundreds of versions, Renew assumes
+// for each of them the least that can have come back, so that no idle row keeps them all.
 func (d *Definition) Renew(s State, key string, phase, now int64) (renewed State, ok bool) {
 	base := d.Base()
 	version := terms.VersionOf(s.Version)
@@ -319,10 +321,10 @@ func (d *Definition) Renew(s State, key string, phase, now int64) (renewed State
 	return base.Own(s, now).carry(s, key, &phase, now, nil)
 }
 
-// instant returns the time to which a call at now, in µs, steps a row. If the
-// store's clock stepped back, that is not before the row's TS, nor before the present
-// version of the limit if the row is of an older one. The ends of overrides are compared with
-// now: those that were set after the step back last as long as any.
+// instant returns the time to which a call at now, in µs, steps a row. If the store's clock
+// stepped back, that time is not before the row's TS, nor before the present version of the
+// limit if the row is of an older one. The ends of overrides are compared with now: an
+// override set after the step back lasts its full time.
 func (d *Definition) instant(s *State, now int64) int64 {
 	base := d.Base()
 	version, t := terms.VersionOf(s.Version), max(now, s.TS)
@@ -335,9 +337,8 @@ func (d *Definition) instant(s *State, now int64) int64 {
 	return t
 }
 
-// Own returns the definition that a row is under at the time now, in µs, once it is
-// converted to the present version: its plan, its override, or the base if these
-// have ended.
+// Own returns the definition that a row is under at the time now, in µs, after conversion
+// to the present version: its plan, its override, or the base if these have ended.
 func (d *Definition) Own(s State, now int64) *Definition {
 	base := d.Base()
 	switch {

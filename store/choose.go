@@ -7,7 +7,7 @@ import (
 )
 
 // choose sets Def to the definition that decides the op on a row at now, in µs: that of the
-// key's override if it has one, or else the one that the caller named. Charge and Refund
+// key's override if there is one, or else the one that the caller named. Charge and Refund
 // leave the row under its own definition unless the row is full. A full row counts as
 // missing, because a sweep may have deleted it.
 func (op *Op) choose(row State, now int64) {
@@ -76,12 +76,12 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 
 // retryUnblocked sets Retry to the first time after the end of the override, which blocks
 // the key, at which the same call would be allowed, or sets Never. If the call is refused
-// once more at the end, and only then moves the row, Retry is that end.
+// once more at the end of the override, and only then moves the row, Retry is that end.
 func (op *Op) retryUnblocked(row State, now int64) {
 	until := op.Def.Override.Until
 	later := *op
 	later.Def, later.Answer = op.Asked, Answer{}
-	if op.Verb == VerbCheck { // which moves no row, but is told what a Take would be
+	if op.Verb == VerbCheck { // a check moves no row, but is told what a Take would be told
 		later.Verb = VerbTake
 	}
 	_, wrote, err := later.Step(until, row, false)
@@ -94,9 +94,9 @@ func (op *Op) retryUnblocked(row State, now int64) {
 	}
 }
 
-// boundByEnd corrects the retry of a refusal under an override that ends. What is allowed
-// after that is not computed: Retry is at most the time until the end, and nothing is
-// Never that would fit into an empty bucket of the definition that decides then.
+// boundByEnd corrects the retry of a refusal under an override that ends at some time. What is
+// allowed after the end is not computed: Retry is at most the time until the end, and Never is
+// unset if the call would fit into an empty bucket of the definition that decides then.
 func (op *Op) boundByEnd(now int64) {
 	o := op.Def.Override
 	if o == nil || o.Until == 0 {
@@ -114,8 +114,8 @@ func (op *Op) boundByEnd(now int64) {
 	op.Retry, op.Bound = min(op.Retry, end), true
 }
 
-// enforced reports whether the refusal of an op counts after the end of the override that
-// decides before: that of a limit in shadow mode does not, unless before is in shadow mode too.
+// enforced reports whether the refusal of an op counts after the end of the override before:
+// the refusal of a limit in shadow mode does not, unless before is in shadow mode too.
 func (op *Op) enforced(before *Op) bool { return op.Def.Mode != Shadow || before.Def.Mode == Shadow }
 
 // rowNumber returns the State.Version of a row that d has decided. All plans of a sliding
@@ -129,7 +129,7 @@ func (d *Definition) rowNumber() uint32 {
 
 // moves reports whether a refusal by d moves a row that is under own to d: it does if more
 // tokens come back under d in the same time. Otherwise a caller with a slower plan could
-// slow the others, only by asking.
+// slow the others just by asking.
 func (d *Definition) moves(own *Definition) bool {
 	slower, low := bits.Mul64(uint64(own.Rule.Add), uint64(d.Rule.Unit))
 	faster, most := bits.Mul64(uint64(d.Rule.Add), uint64(own.Rule.Unit))

@@ -47,9 +47,9 @@ func (c *compiler) compile() error {
 	return c.bucket()
 }
 
-// compileVariant returns a limit with the settings of one of its plans, and the rule of
-// that. start replaces that of the limit, unless it is "". every is the tick of the base. The
-// error is a *FieldError about the base limit.
+// compileVariant returns a limit with the settings of one of its plans, and the rule compiled
+// from that. start replaces the limit's Start, unless it is "". every is the tick of the
+// base. The error is a *FieldError about the base limit.
 func (l Limit) compileVariant(p *Plan, start string, every int64) (Limit, Rule, error) {
 	c := compiler{Limit: l.with(p), every: every, plan: p.Name}
 	c.Plans, c.Start = Plans{}, cmp.Or(start, c.Start)
@@ -99,8 +99,8 @@ func (c *compiler) concurrency() {
 	c.r = Rule{Unit: 1, Every: MaxInt, Add: MaxInt, Cap: c.burst, Burst: c.burst, Most: c.burst, MaxCharge: c.burst, MaxUsed: MaxInt, Enough: 1}
 }
 
-// KeyParts returns how many parts the keys of a limit without a Parent have, if they are
-// paths.
+// KeyParts returns how many parts the keys of a limit have if they are paths and it has
+// no Parent.
 func (l *Limit) KeyParts() int64 {
 	if l.Shared {
 		return 0
@@ -108,7 +108,7 @@ func (l *Limit) KeyParts() int64 {
 	return max(l.Parts, 1)
 }
 
-// windowed reports whether tokens come back at the boundaries of windows.
+// windowed reports whether a limit's tokens come back at the boundaries of windows.
 func (l *Limit) windowed() bool {
 	return l.Algorithm == FixedWindow || l.Algorithm == Interval || l.Algorithm == SlidingWindow
 }
@@ -118,13 +118,13 @@ type compiler struct {
 	Limit
 	r                   Rule
 	burst, debt, charge int64 // tokens
-	carved              int64 // how many tokens fewer than its burst a leased limit has
+	carved              int64 // by how many tokens the bucket of a leased limit is smaller than its burst
 	unlimited           bool
-	every               int64  // the tick of the base, if this is a plan's bucket; 0: any tick
-	plan                string // the plan whose rule this is; "" is the base
+	every               int64  // the tick of the base, if a bucket's plan is compiled; 0: any tick
+	plan                string // the plan whose rule is made; "" is the base
 }
 
-// bad returns the error for a setting. If a plan is being compiled, the error names it.
+// bad returns the error for a wrong setting. If a plan is being compiled, the error names it.
 func (c *compiler) bad(field, format string, args ...any) error {
 	reason := fmt.Sprintf(format, args...)
 	if c.plan != "" {
@@ -190,7 +190,7 @@ func (c *compiler) check() error {
 	return c.checkNumbers()
 }
 
-// holdless says what a limit is of which no call can hold tokens, or "".
+// holdless says why calls of a limit cannot hold tokens, or returns "".
 func (c *compiler) holdless() string {
 	switch {
 	case c.Algorithm == LeakyBucket:
@@ -256,7 +256,7 @@ func (c *compiler) checkNumbers() error {
 	return c.defaults()
 }
 
-// checkSliding is the part of checkNumbers that is for sliding windows.
+// checkSliding is the part of checkNumbers for sliding windows.
 func (c *compiler) checkSliding() error {
 	_, err := period.ParseDuration(c.Start)
 	switch {
@@ -306,7 +306,7 @@ func (c *compiler) checkConcurrency() error {
 // Bounds of sliding windows, holds, parents and shards.
 const (
 	maxSliding = 100 * 24 * time.Hour // 1000 times this is below 2^53 µs
-	maxShards  = 64                   // a refusal reads all rows of a key
+	maxShards  = 64                   // a refusal reads all rows of a key, so their number is bounded
 	maxTTL     = 31 * 24 * time.Hour
 	maxParts   = 16
 )
@@ -416,8 +416,8 @@ func (c *compiler) perTick(length, every int64) (unit, add int64) {
 	return unit * scale, add * scale
 }
 
-// tooLarge returns the error for a bucket whose numbers cannot be counted at any tick. It
-// names the largest burst that can be, if there is one.
+// tooLarge returns the error for a bucket whose numbers cannot be counted at any tick.
+// The error names the largest burst that fits, if there is one.
 func (c *compiler) tooLarge(length, others int64) error {
 	var room int64
 	for _, every := range ticks {
@@ -460,7 +460,7 @@ func (c *compiler) window() error {
 	}
 	most := mostUnits(longest, r.Add)
 	if r.Sliding = c.Algorithm == SlidingWindow; r.Sliding {
-		most, c.MaxCharge = algebra.MaxHalf, c.charge // any charge fits: it stops there
+		most, c.MaxCharge = algebra.MaxHalf, c.charge // any charge fits, because used stops at the bound
 	} else if most < c.burst+debt+charge {
 		return c.largerThan(most - debt - charge)
 	}
@@ -468,7 +468,7 @@ func (c *compiler) window() error {
 	return nil
 }
 
-// firstCall is the start of windows that begin with a call.
+// firstCall is the text of a Start by which windows begin with a call.
 const firstCall = "first_call"
 
 // start sets where windows begin.
@@ -513,7 +513,7 @@ func (c *compiler) start() error {
 }
 
 // fill completes a rule whose ticks are known. charge is the explicit max_charge, or 0.
-// Defaults share what is left of most; max_debt is served first.
+// Default values share what is left of most; max_debt is served first.
 func (c *compiler) fill(most, charge int64) {
 	r := &c.r
 	room := most/r.Unit - c.burst

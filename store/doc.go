@@ -17,8 +17,8 @@
 // The caller fills the Batch, and has checked it: costs are from 0 to MaxInt, keys have
 // at most MaxKey bytes and as many parts as the limit and its parents say, the verb is
 // possible on the limit, as type Algorithm and Limit.Shards say, and no two Ops of a Group
-// have the same limit and key. Ops are in any order: a store that locks rows must sort them by limit and
-// key, so that two groups cannot deadlock.
+// have the same limit and key. The Ops come in any order: a store that locks rows must sort
+// them by limit and key, so that two groups cannot deadlock.
 //
 // The store fills Group.Err, Allowed and Reserved, the answers of Group.Hold, and of each
 // Op Asked, Def and the Answer. A refusal is an answer: Err is nil, Allowed is false, and
@@ -26,11 +26,11 @@
 //
 // # Time and numbers
 //
-// All times are whole microseconds: those of the store's clock since the Unix epoch, or
-// lengths. The clock is the store's, never a caller's. A store reads it once for each
-// group, after the rows are locked: with a time from before a wait for a lock, tokens
-// that come back during the wait would be counted twice. The clock may step back. A row's
-// TS never does, so no tokens are created, and retry times grow by at most the step.
+// All times are whole microseconds: times of the store's clock since the Unix epoch, or
+// lengths. The clock is the store's, never a caller's. A store reads its clock once for each
+// group, after the rows are locked: with a time from before a wait for a lock, tokens that
+// come back during the wait would be counted twice. The clock may step back. A row's TS never
+// does, so no tokens are created, and retry times grow by at most the step.
 //
 // Costs and bursts are in tokens, and rows count units; a token is Rule.Unit units, so
 // that fractions of tokens are whole numbers. No number is above MaxInt, which int64,
@@ -43,21 +43,22 @@
 // (Definition.Full) at any time, and no decision changes. A refusal and a VerbCheck store
 // nothing: frequent calls delay nobody, and reading a key creates no row.
 //
-// Version is the number of the definition that Used is counted in. It has 32 bits, all of
-// which must be kept: it also says which plan or override the row is under.
-// When a limit is changed, its rows stay as they are. The next call of a key steps its
-// row under the old definition up to the instant of the change, and converts it.
-// Op.Step does that, so that a store only has to give back the State that it was given. Definition.Past has the older versions under which rows may still
-// be. A row of a later version than the caller's Def means that another process has
-// changed the limit: the error is ErrStaleDefinition. The store then reads its limits
-// again, and retries; a caller never sees it.
+// Version is the number of the definition that Used is counted in. Version has 32 bits, all of
+// which must be kept: it also says which plan or override the row is under. When a limit is
+// changed, its rows stay as they are. The next call of a key steps its row under the old
+// definition up to the instant of the change, and converts it. Op.Step does that, so that a
+// store only has to give back the State that it was given. Definition.Past has the older
+// versions under which rows may still be. A row of a later version than the caller's Def means
+// that another process has changed the limit: the error is ErrStaleDefinition. The store then
+// reads its limits again, and retries; a caller never sees it.
 //
 // # Which definition decides
 //
-// Op.Def is what the caller named: the base definition of a limit, or one of its plans. An Override of the key takes precedence until it ends.
-// The store reads the override together with the row, into State.Override, and does so
-// also if the key has no row. Op.Step then sets Def to the definition that decided, and
-// Asked to the one that the caller named.
+// Op.Def is what the caller named: the base definition of a limit, or one of its plans. An
+// Override of the key, if there is one, decides in its place until it ends. The store reads
+// the override together with the row, into State.Override, and does so also if the key has no
+// row. Op.Step then sets Def to the definition that decided, and Asked to the one that the
+// caller named.
 //
 // # Reservations and holds
 //
@@ -67,12 +68,12 @@
 // to its actual cost later, or expires.
 //
 // Both leave a Record of what they took on each of their keys, because time may return
-// tokens before they are given back: the same token must not come back twice. A row with
+// tokens before they are given back, and the same token must not come back twice. A row with
 // records has Lows: for each record, the least that has been in use since it was made. No
 // more than that can be given back. A new record appends to the Lows, and each call that
-// writes the row lowers them. DecideIn makes and ends the records. Until one of them ends by
-// itself, which the Lows say, a call that makes or ends none decides without them. Rows
-// without records have no Lows and pay nothing for them.
+// writes the row lowers them. DecideIn makes and ends the records. Until one of the records
+// ends by itself, the time of which the Lows say, a call that makes or ends no record
+// decides without reading them. Rows without records have no Lows and pay nothing for them.
 // A VerbReset ends all records of its key.
 //
 // A row of a concurrency limit has records and no Lows: its tokens come back when holds
@@ -80,19 +81,18 @@
 //
 // # Errors
 //
-// An error of Apply is that of all groups, one in Group.Err that of its group. Both wrap
-// ErrStore if the store failed, and a class if more is known: ErrOutcomeUnknown if the
-// call may have been charged, ErrLocked, ErrFull and ErrNoSpace if it was not. If the
-// context has ended, they wrap its error as well. The Limiter answers such a call by the
-// FailureMode of its limits. A *FieldError, ErrReservation, ErrUnknownHold,
+// An error of Apply applies to all groups, one in Group.Err to its group. Both kinds
+// wrap ErrStore if the store failed, and a class if more is known: ErrOutcomeUnknown if
+// the call may have been charged, ErrLocked, ErrFull and ErrNoSpace if it was not. If
+// the context has ended, they wrap its error as well. The Limiter answers such a call by
+// the FailureMode of its limits. A *FieldError, ErrReservation, ErrUnknownHold,
 // ErrHoldConflict and ErrUnknownLimit are about the call, and are not failures of the
 // store.
 //
 // # Writing a store
 //
-// A store that keeps rows in a table of its own implements Table, and decides each
-// group by Group.DecideIn under a lock, or in a transaction that it rolls back on an
-// error:
+// A store that keeps rows in a table of its own implements Table, and decides each group
+// by Group.DecideIn under a lock, or in a transaction that it rolls back on an error:
 //
 //	func (s *Store) Apply(_ context.Context, b *store.Batch) error {
 //		s.mu.Lock()
@@ -114,10 +114,10 @@
 //
 // A decorator is a Store over another Store. It returns the Abilities of the inner Store,
 // with its own in place of those that it changes. It may answer a group itself; it then
-// sets Allowed of the group, the Answer of every op, and Source. It must pass on what it
-// does not know, such as a cancellation or a hold. It must not keep the batch after
-// Apply, but may keep keys and definitions. After the inner Apply, Answer.Used and TS are
-// the row under Op.Def, from which Op.Step computes later states. That is how a deny
-// cache knows until when a key would be refused. If it changes Op.Key, it sets Op.Phase
-// to 0 and puts the key back afterwards.
+// sets Allowed of the group, the Answer of every op, and Source. A decorator must pass on
+// what it does not know, such as a cancellation or a hold. A decorator must not keep the
+// batch after Apply, but may keep keys and definitions. After the inner Apply,
+// Answer.Used and TS are the row under Op.Def, from which Op.Step computes later states.
+// So a deny cache knows until when a key would be refused. A decorator that changes
+// Op.Key sets Op.Phase to 0 and puts the key back afterwards.
 package store

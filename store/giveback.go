@@ -9,8 +9,8 @@ import (
 	"github.com/dipwell/dipwell/internal/algebra"
 )
 
-// MaxLows bounds the entries of a row's Lows. Beyond it two neighbours are merged, which
-// can only reduce what is given back.
+// MaxLows bounds the entries of a row's Lows. Beyond MaxLows two neighbours are merged,
+// which can only reduce what is given back.
 const MaxLows = 32
 
 // Lows says how much of each record of a row can still be given back: at most the least
@@ -26,7 +26,7 @@ const MaxLows = 32
 // If that call makes record 2 of 6 units, the Lows are {1, 1}, {2, 7}.
 type Lows struct {
 	// Mark is 48 bits that no other Lows of the key have. The records of these Lows have
-	// the same Mark. If a record has another one, its row was full in between, and
+	// the same Mark. If a record has another Mark, its row was full in between, and
 	// nothing of it is left to give back.
 	Mark int64
 	// Next is the number of the next record, from 1.
@@ -36,15 +36,14 @@ type Lows struct {
 	// Live is how many records of these Lows may be given back, Holds how many of them belong
 	// to holds.
 	Live, Holds int64
-	// Waits is set if one of them waits, or withholds units from one that does: then each
-	// end of one needs the others.
+	// Waits is set if one of these records waits, or withholds units from one that waits:
+	// then ending one record requires reading the others.
 	Waits bool
-	// Entries has at least one and at most MaxLows, in the order of their numbers.
+	// Entries has 1 to MaxLows entries, in the order of their numbers.
 	Entries []Low
 }
 
-// A Low says that since record Number was made, at least Used units were in use at any
-// time.
+// A Low says that since record Number was made, at least Used units were in use at any time.
 type Low struct {
 	// Number is the number of the first record that the entry covers, from 1.
 	Number int64
@@ -56,45 +55,47 @@ type Low struct {
 // is stored with the row of its key, and a store keeps all of its fields. DecideIn makes it, and
 // removes it when it has ended.
 type Record struct {
-	// Number is the record's number in the Lows of its row, from 1. Of a concurrency limit,
-	// which has no Lows, it is 1.
+	// Number is the record's number in the Lows of its row, from 1. On a concurrency limit,
+	// which has no Lows, Number is 1.
 	Number int64
-	// Mark is that of the Lows of the row in which the record was made. Of a concurrency
-	// limit each record has one of its own.
+	// Mark is the Mark of the row's Lows when the record was made. On a concurrency
+	// limit each record has a Mark of its own.
 	Mark int64
-	// Units can still be given back. A token has Unit of them, also after the row was
-	// converted: they are converted when they are given back.
+	// Units is how many units of the record can still be given back. A token has Unit of them,
+	// also after the row was converted: units of a record are converted when they are given
+	// back.
 	Units, Unit int64
-	// Slack is how many units of others will be in use when it is due, in units of the
-	// row's Version; -1 if it does not wait. Giving back earlier records leaves at least as
-	// much, so that the reservation finds its tokens when it is due.
+	// Slack is how many units of other calls will be in use when the record is due, in
+	// units of the row's Version; -1 if it does not wait. Giving back earlier records
+	// leaves at least as much, so that the reservation finds its tokens when it is due.
 	Slack int64
 	// Due is when this part is due, in µs since the Unix epoch; until then Slack counts.
 	Due int64
-	// Ends, on the same clock, is when the last part of the call is due. From then on the
-	// call cannot be cancelled. Of a hold it is MaxInt, because the record lasts until it is
-	// given back; or if nothing is given back when the hold expires, when the hold is
-	// forgotten.
+	// Ends, on the same clock, is when the last part of the record's call is due. From Ends
+	// on the call cannot be cancelled. For a hold Ends is MaxInt, because the record lasts
+	// until it is given back; or if nothing is given back when the hold expires, Ends is
+	// when the hold is forgotten.
 	Ends int64
 	// Rest is set if the record was given back, except for Units that had to be kept for
-	// a waiting reservation. Each later cancellation of the key tries to give these back.
+	// a waiting reservation. Each later cancellation of the key tries to give these Units
+	// back.
 	Rest bool
 
 	// Hold is the id of the hold that the record belongs to; "" means a reservation.
 	Hold string
-	// Expires is when the hold expires, in µs since the Unix epoch on the store's clock. It
-	// is 0 for a reservation.
+	// Expires is when the hold expires, in µs since the Unix epoch on the store's clock.
+	// Expires is 0 for a reservation.
 	Expires int64
 }
 
 // A RecordID identifies a record among those of its key.
 type RecordID struct{ Mark, Number int64 }
 
-// ID returns the record's id.
+// ID returns the identity of the record.
 func (r *Record) ID() RecordID { return RecordID{r.Mark, r.Number} }
 
-// FindRecord returns the record of a list with an id, or the zero Record, for a Table that has
-// the records of a key in memory.
+// FindRecord returns the record with an id from a list, or the zero Record, for a Table that
+// has the records of a key in memory.
 func FindRecord(rs []Record, id RecordID) Record {
 	for i := range rs {
 		if rs[i].ID() == id {
@@ -105,7 +106,7 @@ func FindRecord(rs []Record, id RecordID) Record {
 }
 
 // ReplaceRecord does to the records of a key what SetRecord of a Table says, and returns
-// them. It may append to the list, but does not change it in place otherwise.
+// them. ReplaceRecord may append to the list, but does not change it in place otherwise.
 func ReplaceRecord(rs []Record, id RecordID, r Record) []Record {
 	i := slices.IndexFunc(rs, func(x Record) bool { return x.ID() == id })
 	switch {
@@ -127,7 +128,7 @@ func ReplaceRecord(rs []Record, id RecordID, r Record) []Record {
 func (r *Record) Until() int64 {
 	switch {
 	case r.Rest:
-		return math.MaxInt64 // it is removed together with others
+		return math.MaxInt64 // such a record is removed together with others
 	case r.Hold != "" && r.Ends == MaxInt:
 		return r.Expires
 	case r.Slack >= 0:
@@ -139,18 +140,18 @@ func (r *Record) Until() int64 {
 // Record returns a record of what op took, and adds it to the Lows of row,
 // which is the row that Step returned. now is the time of the decision. ends is the time
 // at which the whole group is due, now + Group.due. Both are in µs since the Unix epoch.
-// It is called for each op with Granted > 0 of a group that is Reserved, and the row and
-// the record are stored together. It is for reservations only, not for holds.
+// Record is called for each op with Granted > 0 of a group that is Reserved, and the row
+// and the record are stored together. Record is for reservations only, not for holds.
 func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {
 	r := op.record(row, id.mark(now), now)
 	r.Ends = ends
-	if row.Lows.add(&r); op.Def.Rule.Sliding { // nothing can be given back to it
+	if row.Lows.add(&r); op.Def.Rule.Sliding { // nothing can be given back to a sliding window
 		row.Lows = nil
 	}
 	return r
 }
 
-// add counts a new record.
+// add counts a new record in the lows.
 func (l *Lows) add(r *Record) {
 	if l.Live++; l.Live == 1 {
 		l.Due = math.MaxInt64
@@ -178,8 +179,8 @@ func (l *Lows) Count(rs []Record) *Lows {
 	return &c
 }
 
-// record is Record without Ends, and does not count the record. mark is the Mark of the Lows if this is their first
-// record.
+// record is Record without Ends, and does not count the record. mark is the Mark that the Lows
+// get if this is their first record.
 func (op *Op) record(row *State, mark, now int64) Record {
 	from := Lows{Mark: mark, Next: 1}
 	if row.Lows != nil {
@@ -199,7 +200,7 @@ func (op *Op) record(row *State, mark, now int64) Record {
 }
 
 // mark returns the Mark of Lows whose first record belongs to this reservation, made at
-// now. It has 48 bits, from the id and from the time, because a request may arrive twice.
+// now. mark has 48 bits, from the id and from the time, because a request may arrive twice.
 func (r Reservation) mark(now int64) int64 {
 	return int64((binary.BigEndian.Uint64(r[8:]) + uint64(now)) & (1<<48 - 1))
 }
@@ -207,12 +208,12 @@ func (r Reservation) mark(now int64) int64 {
 // Advance brings a row and its records up to the time now, in µs. It converts the row to d,
 // the definition that Own returns for it, and ends records at their time: it lowers the lows
 // before each reservation that has fallen due, gives back holds that have expired, and
-// removes what has ended. If the limit was changed by StartOver, that ends all records of
-// the row, as a Reset does. rs has all records of the row in the order of their numbers, and
-// is changed in place. It returns the row, whose Lows are nil if no record is left, and the
+// removes what has ended. If a change by StartOver ended the row's version, all records of the
+// row end, as by a Reset. rs has all records of the row in the order of their numbers, and is
+// changed in place. Advance returns the row, whose Lows are nil if no record is left, and the
 // remaining records. The error is ErrStaleDefinition if the row is of a later version than d.
 //
-// Call it before each write to a row that has Lows.
+// Call Advance before each write to a row that has Lows.
 func (d *Definition) Advance(row State, key string, now int64, rs []Record) (State, []Record, error) {
 	row, b, err := d.advance(row, key, now, rs)
 	return row, b.records, err
@@ -222,10 +223,10 @@ func (d *Definition) Advance(row State, key string, now int64, rs []Record) (Sta
 type books struct {
 	now     int64
 	records []Record
-	reset   []Record // ended by a change by StartOver
+	reset   []Record // records ended by a change with the policy StartOver
 }
 
-// advance is Advance.
+// advance does the work of Advance.
 func (d *Definition) advance(row State, key string, now int64, rs []Record) (State, books, error) {
 	b := books{now: now, records: rs}
 	var phase int64
@@ -246,10 +247,10 @@ func (d *Definition) advance(row State, key string, now int64, rs []Record) (Sta
 	return row, b, nil
 }
 
-// end ends the records that have ended at t, and returns the units used and the lows after
-// that, of a row of which used units are in use.
+// end ends the records that have ended at t, of a row with used units in use, and returns
+// the units used and the lows after that.
 func (b *books) end(lows *Lows, used, t, unit int64) (int64, *Lows) {
-	var l Lows // without entries if the row has none
+	var l Lows // lows without entries if the row has none
 	if lows != nil && used != 0 {
 		l = *lows.clone()
 	}
@@ -287,9 +288,9 @@ func (b *books) endSlots() (held int64) {
 	return held
 }
 
-// convert does a conversion of a row of which used units are in use at t; from is the rule of
-// its key. Beside live records a policy of Proportional is Keep, because a fraction of a
-// record would give back what others took.
+// convert converts a row of which used units are in use at t; from is the rule of its key.
+// If the row has live records, the policy Proportional works like Keep, because a fraction
+// of a record would give back what others took.
 func (b *books) convert(s *State, used, t int64, from *Rule, v *step) {
 	policy := v.policy
 	switch {
@@ -303,9 +304,9 @@ func (b *books) convert(s *State, used, t int64, from *Rule, v *step) {
 	s.Used, s.TS = policy.convert(used, t, from, v.to), v.stamp(s, used)
 	switch {
 	case s.Lows == nil:
-	case v.to.Sliding: // nothing can be given back to it
+	case v.to.Sliding: // nothing can be given back to a sliding window
 		s.Lows = nil
-	case s.Used == v.to.MaxUsed: // it may have been clipped
+	case s.Used == v.to.MaxUsed: // used may have been clipped
 		s.Lows.clear()
 	}
 }
@@ -319,7 +320,7 @@ func convertSlacks(rs []Record, from, to int64) {
 	}
 }
 
-// in returns the units of a record if a token has unit of them.
+// in returns the units of a record in a rule whose token has unit of them.
 func (r *Record) in(unit int64) int64 {
 	if r.Unit == unit {
 		return r.Units
@@ -350,8 +351,8 @@ func (l *Lows) endDue(now int64, rs []Record) {
 }
 
 // retire removes records that have ended, and cancelled ones whose withheld units
-// can no longer be given back. Without a live record it clears the lows. others are as in
-// giveBack.
+// can no longer be given back. If no live record is left, retire clears the lows. others
+// is as in giveBack.
 func (l *Lows) retire(now int64, rs []Record, others, unit int64) []Record {
 	live, waits := others > 0, int64(0)
 	for i := range rs {
@@ -365,8 +366,8 @@ func (l *Lows) retire(now int64, rs []Record, others, unit int64) []Record {
 	if !live {
 		*l = Lows{}
 	}
-	// Newer rests are given back before older ones. If the newer ones of a low have all of
-	// its units, nothing of an older one can come back any more.
+	// Newer withheld rests are given back before older ones. If the newer rests of a
+	// low cover all of its units, nothing of an older one can come back any more.
 	low, newer := -1, int64(0)
 	for i := len(rs) - 1; i >= 0; i-- {
 		if r := &rs[i]; r.Rest && r.Mark == l.Mark {
@@ -389,14 +390,14 @@ func (l *Lows) retire(now int64, rs []Record, others, unit int64) []Record {
 
 // GiveBack cancels the record with number and mark at now, in µs. d is the definition
 // that the row is under: see Own. The row gets back what the record took and time has not
-// returned yet, unless that would delay a waiting reservation. The rest is kept in the
-// record, and each later cancellation of the key tries to give it back again. rs has all
-// records of the row in the order of their numbers, and is changed in place. It returns
-// the row to store, which may be full, and the records to store.
+// returned yet, unless that would delay a waiting reservation. What would delay one is
+// kept in the record, and each later cancellation of the key tries to give it back again.
+// rs has all records of the row in the order of their numbers, and is changed in place.
+// GiveBack returns the row to store, which may be full, and the records to store.
 //
 // If the row has no such record, because it was cancelled, has ended or was reset, nothing
 // is given back and that is no error: look for the record first to tell the caller. The
-// error is ErrStaleDefinition, as of Advance, which GiveBack calls if need be.
+// error is ErrStaleDefinition, as from Advance, which GiveBack calls if needed.
 func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, number, mark int64) (State, []Record, error) {
 	row, rs, err := d.Advance(row, key, now, rs)
 	if err != nil {
@@ -408,9 +409,9 @@ func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, num
 }
 
 // giveBack gives back num/den of what record i took, and leaves the rest taken. others is how
-// many live records of the row's lows are not in rs: none of them waits.
+// many live records of the row's lows are not in rs; none of these waits.
 func (d *Definition) giveBack(row State, key string, now int64, rs []Record, others int64, i int, num, den int64) (State, []Record) {
-	if d.Algorithm == Concurrency { // a concurrency limit has no lows: all of it comes back
+	if d.Algorithm == Concurrency { // a concurrency limit has no lows: all of the units come back
 		if i >= 0 {
 			row.Used -= min(rs[i].Units, row.Used)
 			rs = slices.Delete(rs, i, i+1)
@@ -427,7 +428,7 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, oth
 	if row.Lows == nil || row.Lows.Mark != rs[i].Mark {
 		return row, slices.Delete(rs, i, i+1)
 	}
-	var room [MaxLows]Low // in common calls no entry is left, and none needs memory
+	var room [MaxLows]Low // in common calls no entry is left, and no memory is needed
 	l := *row.Lows
 	l.Entries = append(room[:0], l.Entries...)
 	rs[i].Units = algebra.MulDiv(rs[i].Units, num, den, false)
@@ -438,8 +439,8 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, oth
 	return row, rs
 }
 
-// cancel gives back record i at now, and units that others withhold, and returns the used
-// units after that.
+// cancel gives back record i at now, and units that other records withhold, and returns
+// the used units after that.
 func (l *Lows) cancel(used, now int64, rs []Record, others int64, i int, unit int64) (int64, []Record) {
 	l.touch(used)
 	if l.Live--; rs[i].Hold != "" {
@@ -454,13 +455,13 @@ func (l *Lows) cancel(used, now int64, rs []Record, others int64, i int, unit in
 	return used, l.retire(now, rs, others, unit)
 }
 
-// withholds reports whether a record waits, or withholds units from one that does. Then
-// holds have to end one after the other.
+// withholds reports whether a record waits, or withholds units from one that does. If
+// so, holds have to end one after the other.
 func withholds(rs []Record) bool {
 	return slices.ContainsFunc(rs, func(r Record) bool { return r.Rest || r.Slack >= 0 })
 }
 
-// firstToLast returns the records that have ended, the one that expired first first.
+// firstToLast returns the records that have ended, in the order in which they expired.
 func firstToLast(rs []Record, ended func(*Record) bool) (old []Record) {
 	for i := range rs {
 		if ended(&rs[i]) {
@@ -471,8 +472,8 @@ func firstToLast(rs []Record, ended func(*Record) bool) (old []Record) {
 	return old
 }
 
-// endHolds is cancel for holds that have expired, of which a key may have thousands, and
-// no record withholds units.
+// endHolds is cancel for expired holds, of which a key may have thousands, if no record
+// withholds units.
 func (l *Lows) endHolds(used, now int64, rs []Record, ended func(*Record) bool, unit int64) (int64, []Record) {
 	for _, r := range firstToLast(rs, ended) {
 		if r.Mark == l.Mark && used != 0 {
@@ -505,15 +506,15 @@ func (l *Lows) giveBack(rs []Record, i int, unit int64) int64 {
 }
 
 // giveWithheld tries to give back the units that records other than i withhold, newest
-// first. It makes one pass, because a key may have thousands of records.
+// first. giveWithheld makes one pass, because a key may have thousands of records.
 func (l *Lows) giveWithheld(rs []Record, i int, unit int64) (units int64) {
-	free := int64(MaxInt) // least slack of the waiting records after record j
+	free := int64(MaxInt) // smallest slack of the waiting records after record j
 	for j := len(rs) - 1; j >= 0; j-- {
 		switch r := &rs[j]; {
 		case r.Mark != l.Mark || j == i:
 		case r.Slack >= 0:
 			free = min(free, r.Slack)
-			r.Slack += units // undone below: newer records gave these back
+			r.Slack += units // units that newer records gave back; subtracted below
 		case r.Rest:
 			n := l.give(r, free, unit)
 			units, free = units+n, free-n
@@ -527,8 +528,8 @@ func (l *Lows) giveWithheld(rs []Record, i int, unit int64) (units int64) {
 	return units
 }
 
-// give takes at most free units off r, and returns how many of these are really given
-// back. A token has unit of them, also of those that are left.
+// give takes at most free units off record r, and returns how many of these are
+// really given back. A token has unit of these units, also of those that stay in r.
 func (l *Lows) give(r *Record, free, unit int64) int64 {
 	units := r.in(unit)
 	if free = min(units, free); free > 0 {
@@ -537,9 +538,8 @@ func (l *Lows) give(r *Record, free, unit int64) int64 {
 	return l.lower(r.Number, free)
 }
 
-// lower takes units off every low from that of a record to the last. A low that is
-// smaller than units passes on only what it has. lower returns what the last low passed
-// on.
+// lower takes units off every low from that of a record to the last. If a low is smaller
+// than units, only the low is passed on. lower returns what the last low passed on.
 func (l *Lows) lower(number, units int64) int64 {
 	i := l.covers(number)
 	if i < 0 {
@@ -554,7 +554,7 @@ func (l *Lows) lower(number, units int64) int64 {
 	return units
 }
 
-// LoweredTo returns the lows after a touch of their row, of which so many units were used.
+// LoweredTo returns the lows after a write of their row with the given used units.
 func (l *Lows) LoweredTo(used int64) *Lows {
 	if l.Entries[len(l.Entries)-1].Used <= used {
 		return l
@@ -595,7 +595,7 @@ func (l *Lows) covers(number int64) int {
 	return -1
 }
 
-// normalize joins neighbours of which the first is not below the next: it keeps the
+// normalize joins neighbours if the first is not below the next: the result has the
 // earlier number and the later low.
 func (l *Lows) normalize() {
 	n := 0
@@ -609,9 +609,9 @@ func (l *Lows) normalize() {
 	l.Entries = l.Entries[:n]
 }
 
-// shorten joins neighbours until there are at most MaxLows entries. It chooses the
-// two whose lows are closest, the oldest of equals and never the last entry, and
-// keeps the lesser low.
+// shorten joins neighbours until there are at most MaxLows entries. shorten
+// chooses the two neighbours whose lows are closest, the oldest of equals and
+// never the last entry, and keeps the smaller low.
 func (l *Lows) shorten() {
 	for e := l.Entries; int64(len(e)) > MaxLows; e = l.Entries {
 		at := 1
@@ -624,7 +624,7 @@ func (l *Lows) shorten() {
 	}
 }
 
-// clone returns a copy, of which the first entries are in the same piece of memory.
+// clone returns a copy whose first entries are in the same piece of memory.
 func (l *Lows) clone() *Lows {
 	c := new(struct {
 		Lows

@@ -7,8 +7,8 @@ import "context"
 // than a verb about one key.
 type enter func(ctx context.Context, long bool) (context.Context, context.CancelFunc, error)
 
-// Guard makes the verbs of ab call f first. Not guarded are Limits and Sweep, which may
-// have work to do for many keys, and Ready, which says what f would.
+// Guard makes the verbs of ab call f first. Limits and Sweep are not guarded, because
+// they may have work to do for many keys, nor is Ready, which would answer what f says.
 func (ab *Abilities) Guard(f enter) {
 	if keys := ab.Keys; keys != nil {
 		ab.Keys = func(ctx context.Context, d *Definition, prefix, after string, n int) ([]KeyState, error) {

@@ -20,20 +20,20 @@ const (
 	// settled or the hold expires. The same call with the same id is answered as
 	// Repeated while the hold lives, and takes nothing.
 	MakeHold HoldVerb = iota
-	// SettleHold gives back or charges the difference to the actual cost, once. Settling to
-	// the same costs again is answered as Repeated; other costs are ErrHoldConflict. An
-	// expired hold can be settled until it is forgotten: the costs are then charged, except
-	// that a part that kept its tokens is settled as in time.
+	// SettleHold gives back or charges, once, the difference between what was held and the
+	// actual cost. Settling to the same costs again is answered as Repeated; other costs
+	// are ErrHoldConflict. An expired hold can be settled until it is forgotten: its costs are
+	// then charged, except that a part that kept its tokens is settled like one in time.
 	SettleHold
-	// ExtendHold moves the expiry to TTL from now, sooner or later than it was. A hold
-	// that has ended is ErrHoldConflict.
+	// ExtendHold moves the expiry to TTL from now, which may be sooner or later than
+	// it was. ExtendHold of a hold that has ended returns ErrHoldConflict.
 	ExtendHold
 )
 
 // A HoldCall makes its Group a call about a hold. To make a hold, the ops of the group
-// are VerbTake. To settle or extend one, the group has no ops, and the store sets them:
-// one for each part of the hold, with Def, Key, Takes, Cost, Granted, and the present
-// state of its row.
+// are VerbTake. To settle or extend a hold, the group has no ops, and the store sets
+// them: one for each part of the hold, with Def, Key, Takes, Cost, Granted, and the
+// present state of its row.
 //
 //	hold := &store.HoldCall{Verb: store.MakeHold, ID: "job-81", TTL: 60e6} // one minute
 //	g := store.Group{Hold: hold, Ops: []store.Op{{Def: def, Key: "user:7", Verb: store.VerbTake, Cost: 100}}}
@@ -44,20 +44,20 @@ type HoldCall struct {
 	// Verb says whether the call makes, settles or extends the hold. The zero value is
 	// MakeHold.
 	Verb HoldVerb
-	// ID is 1 to 64 bytes of printable ASCII without spaces. Two holds of a store
-	// have different ids, whatever their limits. MakeHold may set another, by which the hold
-	// is settled and extended. Whoever knows an id can settle the hold: if others must not,
-	// use a random id. An id that is derived from the work, such as a job's number, makes a
-	// repeated call the same hold.
+	// ID is 1 to 64 bytes of printable ASCII without spaces. Two holds in one store have
+	// different ids, whatever their limits. Through MakeHold a decorator may set another ID,
+	// by which the hold is then settled and extended. Whoever knows an id can settle the
+	// hold: if others must not, use a random id. An id that is derived from the work, such
+	// as a job's number, makes a repeated call the same hold.
 	ID string
 	// TTL is the time in µs from now until the hold expires, from 1 ms to the TTL of each
 	// of its limits, which is a day by default. MakeHold and ExtendHold use it.
 	TTL int64
 	// Costs are what SettleHold settles to, in tokens, 0 to MaxInt: one for each take of
-	// the hold, in the order of its call. Another number of them is a *FieldError. A cost
-	// above what is held is charged, up to Definition.MostCharge. If it is more than that, the
-	// error is a *FieldError that names the largest possible cost, and the hold stays.
-	// Nil settles to what was held.
+	// the hold, in the order of its call. A wrong number of Costs is a *FieldError. A cost
+	// above what is held is charged, up to Definition.MostCharge. A cost above that is a
+	// *FieldError that names the largest possible cost, and the hold stays. Nil Costs
+	// settle to what was held.
 	Costs []int64
 
 	// Expires is set by the store: µs since the Unix epoch, on the store's clock.
@@ -74,38 +74,39 @@ func (g *Group) Settles() bool { return g.Hold != nil && g.Hold.Verb != MakeHold
 var (
 	// ErrUnknownHold: there is no hold with this id, or its record is gone: it stays for
 	// its ttl after the hold has ended, at least for a minute and at most for an hour, or
-	// until a store of bounded memory needs the room. SettleHold and ExtendHold have it;
-	// nothing was changed.
+	// until a store of bounded memory needs the room. SettleHold and ExtendHold return
+	// it; nothing was changed.
 	ErrUnknownHold = errors.New("unknown hold")
 	// ErrHoldConflict: the hold has ended, was settled to other costs, or was made by another
-	// call. MakeHold has it for an id that is in use, SettleHold for other costs than before,
-	// ExtendHold for a hold that has ended. Nothing was changed.
+	// call. MakeHold returns it for an id that is in use, SettleHold for costs that differ
+	// from those before, ExtendHold for a hold that has ended. Nothing was changed by such a
+	// call.
 	ErrHoldConflict = errors.New("the hold has ended, or was made or settled by another call")
 )
 
 // A Hold is what a store keeps under the id of a hold, until Forget. The zero Hold
-// means that there is none. It never changes in place.
+// means that there is none. A stored Hold is never changed in place.
 type Hold struct {
 	// Forget is the time from which the store may delete the hold, in µs since the Unix
-	// epoch: TTL after its end, but at least a minute and at most an hour. Until then settling
-	// it again is answered.
+	// epoch: TTL after the hold's end, but at least a minute and at most an hour. Until
+	// Forget, a repeated settle is answered.
 	Forget int64 `json:"forget_us"`
-	// Expires is in µs since the Unix epoch. Its parts are given back by the first call of
-	// their key from then on, or by the sweep.
+	// Expires is in µs since the Unix epoch. From Expires on, the first call on a part's
+	// key, or the sweep, gives the part back.
 	Expires int64 `json:"expires_us"`
 	// Call is a digest of the call that made the hold. A repeat of the call has the same
-	// one.
+	// digest.
 	Call string `json:"call"`
-	// TTL is that of the call that made the hold, in µs. Extending the hold does not
-	// change it.
+	// TTL is the ttl of the call that made the hold, in µs. Extending the hold does
+	// not change it.
 	TTL int64 `json:"ttl_us"`
-	// Settled is set once the hold was settled. A hold that expired before has ended too,
-	// and is not Settled.
+	// Settled is set once the hold was settled. A hold that expired without a settle has
+	// ended too, but is not Settled.
 	Settled bool `json:"settled,omitempty"`
-	// Costs are what it was settled to, as in HoldCall; nil until then.
+	// Costs are what the hold was settled to, as in HoldCall; nil until then.
 	Costs []int64 `json:"costs,omitempty"`
-	// Parts are in the order of the ops that made it. A part whose limit was dropped
-	// stays, and is left out of answers.
+	// Parts are in the order of the ops that made the hold. A part whose limit was
+	// dropped stays, and is left out of answers.
 	Parts []Part `json:"parts"`
 }
 
@@ -115,11 +116,11 @@ type Hold struct {
 type Part struct {
 	Limit  string `json:"limit"`
 	Key    string `json:"key,omitempty"`    // "" is the shared bucket
-	Plan   string `json:"plan,omitempty"`   // named by the call
-	Number int64  `json:"number,omitempty"` // of the Record, as Mark; 0: there is none
+	Plan   string `json:"plan,omitempty"`   // plan that the call named
+	Number int64  `json:"number,omitempty"` // number of the part's Record, whose list has the Mark; 0: the part has no Record
 	Mark   int64  `json:"mark,omitempty"`
 	Cost   int64  `json:"cost"`            // tokens
-	Takes  uint16 `json:"takes,omitempty"` // as in Op
+	Takes  uint16 `json:"takes,omitempty"` // bits of the call's takes, as in Op
 	Free   bool   `json:"free,omitempty"`  // it took nothing: its cost is 0, or the plan is unlimited, or shadow mode would have refused; settling it charges nothing
 	Keep   bool   `json:"keep,omitempty"`  // nothing is given back when the hold expires, but its Record stays
 	Reset  bool   `json:"reset,omitempty"` // a Reset of the key ended the part
@@ -134,15 +135,15 @@ type Overrider interface {
 	// of the number that is wrong: the key has at most MaxKey bytes, the note at most 1024
 	// bytes of UTF-8 without NUL, Until is later than now, and o has either a plan of the
 	// limit, without which the error wraps ErrUnknownPlan, or numbers that compile with the
-	// limit's other settings. Definition.SetOverrideIn checks all of it.
+	// limit's other settings. Definition.SetOverrideIn makes all of these checks.
 	SetOverride(ctx context.Context, d *Definition, o Override) (Override, error)
-	// EndOverride ends an override of a key now, and converts the row in the same step. It
-	// returns what it ended, or nil if the key had none of this kind, or one that had already
-	// ended. The error wraps ErrStore or ErrUnknownLimit.
+	// EndOverride ends an override of a key now, and converts the row in the same step.
+	// EndOverride returns the override that it ended, or nil if the key had none of this
+	// kind, or only one that had already ended. The error wraps ErrStore or ErrUnknownLimit.
 	EndOverride(ctx context.Context, d *Definition, key string, kind OverrideKind) (ended *Override, err error)
-	// Overrides returns the live overrides of at most n keys of a limit, of each key the one
-	// that decides, in byte order of their keys: those that begin with prefix and follow the
-	// key after, as Abilities.Keys returns keys.
+	// Overrides returns live overrides for at most n keys of a limit, in byte order of the
+	// keys, those that begin with prefix and follow the key after, as Abilities.Keys returns
+	// keys; for each key it returns the override that decides.
 	Overrides(ctx context.Context, d *Definition, prefix, after string, n int) ([]Override, error)
 }
 
@@ -151,14 +152,14 @@ type Overrider interface {
 type KeyHold struct {
 	// ID is the id for settling and extending the hold.
 	ID string
-	// Tokens is how many of the key's tokens the hold took.
+	// Tokens is how many tokens of the key the hold took.
 	Tokens int64
 	// Expires is in µs since the Unix epoch, on the store's clock.
 	Expires int64
 }
 
-// KeyHolds returns the live holds of a key at now, in µs, from its records. The one that
-// expires first is first.
+// KeyHolds returns the live holds of a key at now, in µs, from its records. The hold
+// that expires first comes first.
 func KeyHolds(rs []Record, now int64) (list []KeyHold) {
 	for _, r := range rs {
 		if r.holds(now) {
@@ -187,10 +188,11 @@ const minForget, maxForget = int64(60e6), int64(3600e6)
 // ForgetAfter returns for how long the record of a hold stays after the hold has ended.
 func ForgetAfter(ttl int64) int64 { return min(max(ttl, minForget), maxForget) }
 
-// forget returns when a hold that ends at the time end is forgotten.
+// forget returns the time at which a hold that ends at the time end is forgotten.
 func (h *Hold) forget(end int64) int64 { return end + ForgetAfter(h.TTL) }
 
-// recordEnds returns Ends of a record of the hold. keep is Keep of its part.
+// recordEnds returns the field Ends for a record of the hold. keep is the field Keep of its
+// part.
 func (h *Hold) recordEnds(keep bool) int64 {
 	if keep {
 		return h.Forget
@@ -232,15 +234,14 @@ func (h *Hold) takes() (n int) {
 	return n
 }
 
-// names reports whether r is the record of part p of the hold with an id, or of a
-// reservation if id is "".
+// names reports whether r is the record of part p of the hold with the given id,
+// or of a reservation if id is "".
 func (p *Part) names(r Record, id string) bool {
 	return r.Hold == id && r.Number == p.Number && r.Mark == p.Mark && !r.Rest
 }
 
-// holdRecord returns a record of what op took for the hold with an id, and adds it to
-// the Lows of row, which is the row that Step returned. now is the time of the
-// decision, in µs.
+// holdRecord returns a record of what op took for the hold with an id, and adds it to the
+// Lows of row, which is the row that Step returned. now is the time of the decision, in µs.
 func (op *Op) holdRecord(row *State, id string, h *Hold, now int64) Record {
 	mark := holdMark(id, now)
 	r := Record{Number: 1, Mark: mark, Units: op.Granted, Unit: 1, Slack: -1, Due: now}
@@ -268,8 +269,8 @@ func holdMark(id string, now int64) int64 {
 // limit: a concurrency limit has only Check, Reset and holds, a leaky bucket has no
 // holds, a sliding window has neither holds nor Reserve, a limit with shards has only Take,
 // TakeUpTo, Check and Reset, and an adaptive one only Take, Check and Reset. The error is a *FieldError of the field "limit", or of "verb"
-// if v is not a Verb. DecideIn calls it,
-// because the limit may have another algorithm since the caller has checked it.
+// if v is not a Verb. DecideIn calls CheckVerb, because the limit may have another algorithm
+// since the caller has checked it.
 func (d *Definition) CheckVerb(v Verb, hold bool) error {
 	switch {
 	case v > VerbReset:
@@ -291,11 +292,10 @@ func (d *Definition) CheckVerb(v Verb, hold bool) error {
 }
 
 // check checks the call, with the ops of the group if it makes a hold: the ID is 1 to 64
-// bytes of printable ASCII without spaces, TTL is from 1 ms to the TTL of each limit, each
-// limit can be held, and not all costs are 0. The error is a *FieldError of the field "id",
-// "ttl", "limit" or "cost".
-// A Limiter checks its calls; a store whose limits others may change meanwhile checks them
-// again, as DecideIn does.
+// bytes of printable ASCII without spaces, TTL is from 1 ms to the TTL of each limit,
+// each limit can be held, and not all costs are 0. The error is a *FieldError of the
+// field "id", "ttl", "limit" or "cost". A Limiter checks its calls; a store whose limits
+// others may change meanwhile checks them again, as DecideIn does.
 func (c *HoldCall) Check(ops []Op) error {
 	if err := checkHoldID(c.ID); err != nil || c.Verb == SettleHold {
 		return err
@@ -334,7 +334,7 @@ func checkHoldID(id string) error {
 	return nil
 }
 
-// checkTTL checks the ttl of a hold on the limit, in µs.
+// checkTTL checks that a limit allows holds with this ttl, in µs.
 func (d *Definition) checkTTL(ttl int64) error {
 	most := d.TTL
 	if most == 0 {
@@ -349,7 +349,7 @@ func (d *Definition) checkTTL(ttl int64) error {
 	return nil
 }
 
-// call returns a digest of the call, which a repeat must have too.
+// call returns a digest of the call; a repeat of the call has the same digest.
 func (g *Group) call() string {
 	b := strconv.AppendInt(make([]byte, 0, 256), g.Hold.TTL, 10)
 	for i := range g.Ops {
@@ -367,7 +367,7 @@ func (g *Group) call() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// setTakes sets Takes of the ops: without them, each op is a take.
+// setTakes sets the field Takes of ops that have none, so that each op is a take.
 func (g *Group) setTakes() {
 	for i := range g.Ops {
 		if op := &g.Ops[i]; op.Takes == 0 {
@@ -377,8 +377,8 @@ func (g *Group) setTakes() {
 }
 
 // NewHold returns the hold that the group makes at now, in µs, if all its ops are granted
-// and none is free. It has no records yet. The ops have been checked. NewHold sets their
-// Takes.
+// and none is free. The new hold has no records yet. The ops must have been checked.
+// NewHold sets their Takes.
 func (g *Group) NewHold(now int64) Hold {
 	g.setTakes()
 	h := Hold{Call: g.call(), TTL: g.Hold.TTL, Expires: now + g.Hold.TTL, Parts: make([]Part, len(g.Ops))}
@@ -436,8 +436,8 @@ func (op *Op) present(row State, records []Record, granted, now int64) error {
 	return nil
 }
 
-// answerHolds sets what the answer of an op says about the holds of its key. row is
-// the row before the op.
+// answerHolds sets those fields of an op's answer that depend on the holds of its
+// key. row is the row before the op.
 func (op *Op) answerHolds(row *State, rs []Record, now int64) {
 	refused := !op.Allowed || op.Shadow
 	if op.Def.Algorithm == Concurrency {
@@ -465,7 +465,7 @@ func (op *Op) answerConcurrency(row *State, rs []Record, now int64, refused bool
 	if !refused {
 		return
 	}
-	// fits returns the first time at which the call fits under d, or -1.
+	// fits returns the first time at which the call fits under definition d, or -1.
 	fits := func(d *Definition) int64 {
 		need := op.Cost + op.Floor
 		if d.Mode == Unlimited {
@@ -481,7 +481,7 @@ func (op *Op) answerConcurrency(row *State, rs []Record, now int64, refused bool
 		return at
 	}
 	at, bound := fits(op.Def), slices.ContainsFunc(held, func(r Record) bool { return r.Expires > now })
-	if o := op.Def.Override; o != nil && o.Until != 0 { // as boundByEnd and retryUnblocked
+	if o := op.Def.Override; o != nil && o.Until != 0 { // the same as in boundByEnd and retryUnblocked
 		next := op.Asked
 		if o.Under != nil {
 			next = next.WithOverride(o.Under)

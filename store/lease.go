@@ -7,12 +7,12 @@ import (
 	"github.com/dipwell/dipwell/internal/period"
 )
 
-// Bounds of leases. A shorter lease costs more round trips than it saves, and a longer
-// one strands more tokens than most bursts have.
+// Bounds of the setting Lease. A shorter lease costs more round trips than it saves,
+// and a longer one strands more tokens than most bursts have.
 const (
 	minLease       = 10 * time.Millisecond
 	maxLease       = time.Second
-	mostLeasedTick = 1000 // µs; within a lease of 10 ms, coarser ticks would return tokens unevenly
+	mostLeasedTick = 1000 // µs between ticks; within a lease of 10 ms, coarser ticks would return tokens unevenly
 )
 
 // checkLease checks those settings of a leased limit that its plans cannot change.
@@ -34,10 +34,10 @@ func (c *compiler) checkLease() error {
 	return nil
 }
 
-// carve computes how many tokens fewer than its burst a leased limit has. Tokens that a
-// process took in advance may be granted up to Lease later, while the bucket refills. So
-// the bucket is smaller by what comes back in that time, plus 0.2 % for clocks of
-// different speed. Both together are then at most the burst at any time.
+// carve computes by how many tokens a leased limit's bucket is smaller than its burst. Tokens
+// that a process took in advance may be granted up to Lease later, while the bucket refills.
+// So the bucket is smaller by what comes back in that time, plus 0.2 % for clocks of different
+// speed. Leased tokens and the bucket together are then at most the burst at any time.
 func (c *compiler) carve() error {
 	lease, length := c.Lease.Microseconds(), c.Period.Microseconds()
 	if most := c.longestLease(length); lease > most {

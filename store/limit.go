@@ -6,70 +6,69 @@ import (
 	"github.com/dipwell/dipwell/internal/period"
 )
 
-// An Algorithm says how a limit gives back what was taken. Registry.Define changes a
-// limit to another algorithm, and its rows are converted, except to or from Concurrency,
-// which is an error.
+// An Algorithm says how a limit gives back what was taken. Registry.Define can change a limit
+// to another algorithm, and then converts its rows; to or from Concurrency is an error.
 type Algorithm uint8
 
 const (
 	// TokenBucket refills continuously, exact to the tick: in a bucket of 60 an hour a token
 	// comes back each minute. In any time t VerbTake grants at most Burst + Rate·t/Period
-	// tokens. Choose it unless a contract requires windows.
+	// tokens. Choose TokenBucket unless a contract requires windows.
 	TokenBucket Algorithm = iota
 	// FixedWindow gives Rate tokens at the beginning of each window; unused tokens are kept,
-	// up to Burst, by default none. At the boundary of two windows twice Rate may be granted
-	// in a short time. Period may be months, and Start a time of day.
+	// up to Burst, by default none. Around the boundary of two windows twice Rate may be
+	// granted in a short time. Period may be months, and Start a time of day.
 	FixedWindow
 	// Interval adds Rate tokens at the end of each Period, up to Burst: for example 5 tokens
 	// each 10 s, up to 20.
 	Interval
 	// LeakyBucket spaces calls evenly: one token at a time, Rate in a Period. MaxDebt is the
-	// length of its queue. Take reserves: it is allowed with a Delay, after which the caller
-	// acts. It has no holds and no shards, and its Burst is 1.
+	// length of its queue. Take works like Reserve: it is allowed with a Delay, after which
+	// the caller acts. A LeakyBucket has no holds and no shards, and its Burst is 1.
 	LeakyBucket
 	// Concurrency bounds how many tokens are held at a time: at most Burst, which come back
-	// when holds end, never by time. It has neither Rate nor Period, and only Check, Reset
-	// and holds.
+	// when holds end, never by time. A Concurrency limit has neither Rate nor Period, and
+	// only Check, Reset and holds.
 	Concurrency
-	// SlidingWindow counts the tokens of the present window, and of those of the window
-	// before the part that a window as long as Period, ending now, still covers, as if they
-	// had been taken evenly. If w is that part in thousandths, prev·w/1000 rounded down and
-	// the tokens of the present window are at most Rate. It is an estimate: in one Period up
-	// to twice Rate may be granted, which a TokenBucket does only after a pause. Rate is at
-	// most 2^26-1, and Period at most 100 days; Start is an offset. It has no Burst, debt,
-	// holds, floor or parent, and is no parent.
+	// SlidingWindow counts the tokens of the present window, and a part of those of the window
+	// before: the part that a window of length Period ending now still covers, as if they had
+	// been taken evenly. If w is that part in thousandths, prev·w/1000 rounded down and the
+	// tokens of the present window are together at most Rate. The count is an estimate: in one
+	// Period up to twice Rate may be granted, which a TokenBucket does only after a pause. For
+	// a SlidingWindow, Rate is at most 2^26-1, and Period at most 100 days; Start is an
+	// offset. A SlidingWindow has no Burst, debt, holds, floor or parent, and is no parent.
 	SlidingWindow
 )
 
-// Shared is the key of calls of a limit that is shared; for any other limit it is an error,
-// and so is the empty key for all of them. In an Op the shared bucket has the key "".
+// Shared is the key in calls of a shared limit; for any other limit that key is an error,
+// and the empty key is an error for all limits. In an Op the shared bucket has the key "".
 const Shared = "\x00"
 
-// Values for Limit fields whose zero means the default. Configuration files, where a
-// setting that is left out is the default, write 0, 0 and "unlimited" for them.
+// These values of Limit fields are needed because zero means the default. Configuration files
+// write 0, 0 and "unlimited" for them, because there an omitted setting is the default.
 const (
-	NoBurst       = -1 // Burst: nothing may be taken ahead; needs MaxDebt
-	NoDebt        = -1 // MaxDebt: Reserve never goes into debt
-	UnlimitedDebt = -2 // MaxDebt: as far into debt as can be counted exactly
+	NoBurst       = -1 // for Burst: nothing may be taken ahead; needs MaxDebt
+	NoDebt        = -1 // MaxDebt: for MaxDebt: Reserve never goes into debt
+	UnlimitedDebt = -2 // for MaxDebt: as far into debt as can be counted exactly
 )
 
 // Month is a calendar period, for windows and intervals. It is a marker, not a length:
-// a month is as long as its calendar says. Multiples work: 3*Month is a quarter, 12*Month
-// a year; at most 1200 months. It is negative: do not compare it with other durations, nor
-// add to it.
+// a month is as long as its calendar says. Multiples of Month work: 3*Month is a quarter,
+// 12*Month a year; at most 1200 months. Month is negative: do not compare it with other
+// durations, nor add to it.
 const Month = period.Month
 
-// Bounds. MaxInt is the largest that int64, SQL's bigint and a double all hold exactly.
+// Bounds. MaxInt is the largest number that int64, SQL's bigint and a double all hold exactly.
 const (
 	MaxInt   = 1<<53 - 1 // the largest number any store holds
-	MaxKey   = 512       // bytes in a key
-	MaxTakes = 16        // ops in one group: the takes of a call, and the parents of their limits
+	MaxKey   = 512       // largest number of bytes in a key
+	MaxTakes = 16        // most ops in one group: the takes of a call, and the parents of their limits
 )
 
-// A ChangePolicy says what happens to the tokens in use when a limit is redefined. It is
-// the policy of the new definition, and applies to each row at its next call, as of the
-// instant of the change. Used tokens are rounded up, so that no change creates tokens. A
-// change to or from a plan or an override is always Keep.
+// A ChangePolicy says what happens to the tokens in use when a limit is redefined. The
+// policy of the new definition counts, and applies to each row at its next call, as of
+// the instant of the change. Used tokens are rounded up, so that no change creates
+// tokens. A change to or from a plan or an override is always Keep.
 type ChangePolicy uint8
 
 const (
@@ -77,31 +76,32 @@ const (
 	// used than the new burst, calls are refused until enough have come back.
 	Keep ChangePolicy = iota
 	// Proportional keeps the same fraction of the capacity used: 8 of 10 become 80 of
-	// 100. For a key with live reservations or holds it is Keep.
+	// 100. For a key with live reservations or holds, Proportional works like Keep.
 	Proportional
-	// StartOver makes every bucket full, and ends the reservations and holds of its key as
-	// a Reset does.
+	// StartOver makes every bucket full, and ends the reservations and holds of each key
+	// as a Reset does.
 	StartOver
 )
 
 // A Mode says whether a limit refuses. A Limit has Enforce or Shadow; the others are for
-// a Plan, whose zero Mode is that of its limit.
+// a Plan, where zero means the mode of its limit.
 type Mode uint8
 
 const (
 	// Enforce refuses calls above the limit.
 	Enforce Mode = iota
-	// Shadow allows every call. Answer.Shadow marks those that Enforce would refuse; they
+	// Shadow allows every call. Answer.Shadow marks calls that Enforce would refuse; they
 	// are not charged, so the bucket is as it would be with Enforce.
 	Shadow
-	// Unlimited, of a Plan, allows every call and charges nothing, also a Charge. The
-	// row stays under the base limit, and refills.
+	// Unlimited is for a Plan: every call is allowed and nothing is charged, also by
+	// a Charge. The row of an Unlimited key stays under the base limit, and refills.
 	Unlimited
-	// Blocked, of a Plan, refuses VerbTake, VerbCheck, VerbTakeUpTo, VerbReserve and holds.
-	// Charge, Refund, Reset and the end of a hold are decided under the base limit. The
-	// refusal has Never, or as Retry the end of the override that gives the plan.
+	// Blocked is for a Plan: it refuses VerbTake, VerbCheck, VerbTakeUpTo, VerbReserve and
+	// holds. For a Blocked key, Charge, Refund, Reset and the end of a hold are decided under
+	// the base limit. The refusal of a Blocked key has Never, or as Retry the end of the
+	// override that gives the plan.
 	Blocked
-	// Enforced, of a Plan, is Enforce, whatever the base limit's mode is.
+	// Enforced is for a Plan: it means Enforce, whatever the base limit's mode is.
 	Enforced
 )
 
@@ -115,17 +115,17 @@ const (
 	// the answer has Shadow.
 	FailClosed FailureMode = iota
 	// FailOpen allows the call without an error; the answer's Source says so. In a call of
-	// several limits, all of them must have it.
+	// several limits, all of them must have FailOpen.
 	FailOpen
-	// FailLocal decides from this process's own memory; the answer's Source says so. It
-	// needs a decorator that keeps a copy of the rows, as package stack builds it, or a
-	// store that does it itself, as filestore. Otherwise it is FailClosed.
+	// FailLocal decides from this process's own memory; the answer's Source says so. FailLocal
+	// needs a decorator that keeps a copy of the rows, as package stack builds it, or a store
+	// that does it itself, as filestore. Without these FailLocal works like FailClosed.
 	FailLocal
 )
 
-// A Limit defines one rate limit. The zero value of a field is the default that its
-// comment names; Name, Rate and Period have none. NewDefinition checks the limit. A Limit
-// is comparable: equal limits mean the same.
+// A Limit defines one rate limit. The zero value of a field means the default that its
+// comment names; Name, Rate and Period have no default. NewDefinition checks the limit. A
+// Limit is comparable: equal limits mean the same.
 //
 //	store.Limit{Name: "login", Rate: 5, Period: time.Minute}
 //	store.Limit{Name: "quota", Algorithm: store.FixedWindow, Rate: 100000, Period: store.Month,
@@ -133,118 +133,124 @@ const (
 //	store.Limit{Name: "exports", Algorithm: store.Concurrency, Burst: 4}
 type Limit struct {
 	// Name is 1 to 128 bytes of printable ASCII, without spaces at its ends. Calls,
-	// configuration files and metrics use it. It must not come from a request, because a
-	// store keeps every limit.
+	// configuration files and metrics use it. Name must not come from a request, because
+	// a store keeps every limit.
 	Name      string
 	Algorithm Algorithm // default TokenBucket
 	// Rate is how many tokens come back each Period, 1 to MaxInt. A Concurrency limit
-	// has none.
+	// has no Rate.
 	Rate int64
 	// Period is the time in which Rate tokens come back: a whole number of microseconds,
-	// at least one; of windows and intervals also n*Month, of which 12 are a year. How
-	// long it may be depends on Rate and Burst: the error names the largest Burst that can
-	// be counted exactly. A Concurrency limit has none.
+	// at least one; for windows and intervals n*Month is possible too, and 12 of these are
+	// a year. How long a Period may be depends on Rate and Burst: the error names the
+	// largest Burst that can be counted exactly. A Concurrency limit has no Period.
 	Period time.Duration
 	// Burst is how many tokens may be taken at once, and how many a full bucket has.
-	// Default: Rate; of a LeakyBucket it is 1. NoBurst is 0: every token is taken ahead of
-	// time, which needs a MaxDebt. A Concurrency limit has no default. If Burst is too large
-	// to be counted exactly at the Rate, the error names the largest possible one. If Burst
-	// is so small that fractions of tokens are lost, Definition.Warning says so.
+	// Default: The default is Rate, for a LeakyBucket 1. NoBurst means a burst of 0: every
+	// token is taken ahead of time, which needs a MaxDebt. For a Concurrency limit Burst has
+	// no default. If a Burst is too large to be counted exactly at the Rate, the error names
+	// the largest possible one. If a Burst is so small that fractions of tokens are lost,
+	// Definition.Warning says so.
 	Burst int64
-	// MaxDebt is how many tokens Reserve may take beyond those that are free. Default:
-	// one burst, or less if no more can be counted exactly. NoDebt is 0, and then
-	// waits retry instead of queueing; UnlimitedDebt is as much as can be counted.
+	// MaxDebt is how many tokens Reserve may take beyond those that are free. Default of
+	// MaxDebt: one burst, or less if no more can be counted exactly. NoDebt means 0, and then
+	// waits retry instead of queueing; UnlimitedDebt means as much as can be counted.
 	MaxDebt int64
-	// MaxCharge is the largest Charge, in tokens. It bounds the debt that one call
-	// can make. Default: ten bursts, 10 if Burst is NoBurst, and less if no more can be
-	// counted exactly.
+	// MaxCharge is the largest Charge, in tokens. MaxCharge bounds the debt that one
+	// call can make. Default of MaxCharge: ten bursts, 10 if Burst is NoBurst, and
+	// less if no more can be counted exactly.
 	MaxCharge int64
 
 	// Start places the boundaries of windows and intervals: an offset from the Unix epoch
 	// ("0s"), or a time of day with an IANA zone ("06:00 Europe/Rome") for days, weeks, two
-	// weeks and months. Weeks begin on Monday, two weeks with that of 1970-01-05, and
+	// weeks and months. Weeks begin on Monday, two-week windows with that of 1970-01-05, and
 	// months on the 1st, unless a day stands before the time ("17 00:00 UTC"), or a date if
-	// Period is of several months ("05-17 00:00 UTC"). A month that has not so many days
-	// begins on its last. "first_call", for a Period of a fixed length: the call that takes from
-	// a full bucket begins a window, and the next ones follow it until the bucket is full again.
-	// Default: different for each key, so that not all windows begin at once.
+	// Period is several months ("05-17 00:00 UTC"). A window of a month with fewer days begins
+	// on its last day. "first_call", for a Period of a fixed length: the call that takes from
+	// a full bucket begins a window, and the next ones follow it until the bucket is full
+	// again. Default of Start: different for each key, so that not all windows begin at once.
 	Start string
 
 	OnChange ChangePolicy // default Keep
 	Mode     Mode         // Enforce or Shadow; default Enforce
 	// Auth allows calls of the limit through the service's forward-auth endpoint, where the
-	// clients of a proxy choose the key. Default: they are refused.
+	// clients of a proxy choose the key. By default forward-auth calls of a limit are refused.
 	Auth bool
-	// RetryJitter lengthens Retry-After of refusals by a random part of up to so many
-	// percent, 0 to 100, so that clients that were refused together do not return together.
+	// RetryJitter lengthens Retry-After of refusals by a random part of at most this many
+	// percent, 0 to 100, so that clients refused together do not return together.
 	// RetryAfter of a Decision stays exact. Default: none.
 	RetryJitter  int
 	OnStoreError FailureMode // default FailClosed
 	// Timeout is how long a call waits for the store, before OnStoreError decides; a
-	// negative one is an error. For a call of several limits the shortest counts. Stores in
-	// this process need none and ignore it. Default: as long as the context allows.
+	// negative one is an error. In a call of several limits the shortest Timeout counts.
+	// Stores in this process need no Timeout and ignore it. Default of Timeout: as long as
+	// the context allows.
 	Timeout time.Duration
 	// ListKeys keeps the text of keys in stores that otherwise keep only a hash of it, such
-	// as a store in memory. Without it Abilities.Keys cannot list the keys there.
+	// as a store in memory. Without ListKeys, Abilities.Keys cannot list the limit's keys in
+	// such stores.
 	ListKeys bool
 	// Usage makes a service count what each key of the limit uses in each hour, for
-	// Abilities.Usage. Default: nothing is counted.
+	// Abilities.Usage. Default of Usage: nothing is counted.
 	Usage bool
 
 	// Plans are named variants of the limit; see NewPlans. Default: none.
 	Plans Plans
 
-	// Parent is another limit, from which each call of this one takes as well, all
-	// or nothing. Keys are paths: the parent's key is the key without its last
-	// part. Default: none.
+	// Parent is another limit, from which each call of this limit takes as well,
+	// all or nothing. Keys of a limit with a Parent are paths: the parent's key is
+	// the key without its last part. Default: none.
 	Parent string
 	// Parts is how many parts, separated by '/', the keys of a limit without a Parent have,
-	// 1 to 16. It is for limits that are the Parent of others. Default 1.
+	// 1 to 16. Parts is for limits that are the Parent of others. Default 1.
 	Parts int64
-	// Shared gives the limit one bucket for everybody. Its calls have no key: in Go their key
-	// is the constant Shared. A shared limit has no Parent; it may be one, of limits whose
-	// keys have one part. Default: each key has a bucket of its own, and a call without a key
-	// is an error.
+	// Shared gives the limit one bucket for everybody. Calls of a shared limit have no key:
+	// in Go their key is the constant Shared. A shared limit has no Parent; it may be the
+	// Parent of limits whose keys have one part. Default of Shared: each key has a bucket
+	// of its own, and a call without a key is an error.
 	Shared bool
 
-	// Adaptive lowers what a process takes from a token bucket by what it observes behind the
-	// limit. Only Take, Check, Wait and Reset are possible then. Not with a Parent, Shards
-	// or Lease. Default: the rate is fixed.
+	// Adaptive makes a process take less from a token bucket than its rate when calls behind
+	// the limit are slow or fail. An Adaptive limit has only Take, Check, Wait and Reset.
+	// Adaptive is not possible with a Parent, Shards or Lease. Default of Adaptive: the rate
+	// is fixed.
 	Adaptive Adaptive
 
-	// TTL is the longest time that a hold may ask for, 1 ms to 31 days. A hold that
-	// asks for more is a *FieldError. A LeakyBucket, a SlidingWindow and limits with Shards or
-	// Adaptive have no holds, and neither TTL nor KeepExpired. Default: 1 day.
+	// TTL is the longest time that a hold may ask for, 1 ms to 31 days. A hold that asks for
+	// more than TTL is a *FieldError. A LeakyBucket, a SlidingWindow and limits with Shards or
+	// Adaptive have no holds, and neither TTL nor KeepExpired. Default of TTL: 1 day.
 	TTL time.Duration
 	// KeepExpired keeps what a hold took when the hold expires; in configuration files it is
 	// on_expire: keep. A late settle, until the hold is forgotten, then gives back or charges
-	// the difference to the actual cost as in time. A Concurrency limit cannot have it.
-	// Default: an expired hold gives all of it back, and a late settle charges its cost.
+	// the difference to the actual cost like one in time. A Concurrency limit cannot have
+	// KeepExpired. Default of KeepExpired: an expired hold gives everything back, and a late
+	// settle charges its cost.
 	KeepExpired bool
 
 	// Lease lets a process take tokens of a token bucket ahead of its calls, and decide from
 	// them without the store, for this long after it has requested them; see package stack.
-	// From 10ms to 1s. The tokens that come back in it, Rate·Lease/Period, must be at most
-	// half of the burst. All callers have that much less, with or without leases: Rule.Burst
-	// is Burst - ceil(1.002·Rate·Lease/Period), and it is the capacity in answers. Not with
-	// a Parent, Shards or Adaptive, or in Shadow mode. Default: none.
+	// A Lease is from 10ms to 1s. The tokens that come back during a Lease, Rate·Lease/Period,
+	// must be at most half of the burst. The bucket is smaller by those tokens for all
+	// callers, with or without leases: Rule.Burst is Burst - ceil(1.002·Rate·Lease/Period),
+	// and it is the capacity in answers. A Lease is not possible with a Parent, Shards or
+	// Adaptive, or in Shadow mode. Default: none.
 	Lease time.Duration
 
 	// Block is for how long a key is refused once it ran out, up to 366 days: a Take,
-	// TakeUpTo, Reserve or hold that is refused because its tokens are not there begins a
-	// temporary override of the key, whose kind is AutomaticOverride. A Check begins none,
-	// nor does an attempt of a wait, a refusal by another limit of the call, or one that only
-	// a floor makes. Only for limits whose calls have a key, without children and without
-	// plans that callers may name. Not with a Lease, Shards or Adaptive, and not with the
-	// algorithms Concurrency and SlidingWindow. Default: none.
+	// TakeUpTo, Reserve or hold that is refused because its tokens are missing begins a
+	// temporary override of the key, whose kind is AutomaticOverride. No block begins by a
+	// Check, an attempt of a wait, a refusal by another limit of the call, or one that only a
+	// floor makes. Block is only for limits whose calls have a key, without children and
+	// without plans that callers may name. Block is not possible with a Lease, Shards or
+	// Adaptive, nor with the algorithms Concurrency and SlidingWindow. Default: none.
 	Block time.Duration
 
 	// Shards is the number of rows, 1 to 64, that each key of a token bucket has, so that
 	// many transactions can take from it at the same time. The Burst must be a multiple of
-	// it. A call takes all of its tokens from one row, which has an equal part of the burst
-	// and of the rate: a larger cost is Never allowed. With 2 or more there are only Take,
-	// TakeUpTo, Check and Reset, without a debt or a floor; see docs/how-to/shards.md.
-	// Default 1.
+	// Shards. A call takes all of its tokens from one row, which has an equal part of the
+	// burst and of the rate: a larger cost is Never allowed. With 2 or more Shards there
+	// are only Take, TakeUpTo, Check and Reset, without a debt or a floor; see
+	// docs/how-to/shards.md. Default 1.
 	Shards int64
 }
 
@@ -256,7 +262,7 @@ func (a Algorithm) String() string { return nameOf(algorithms, int(a)) }
 // is StartOver. Any other value is "unknown".
 func (p ChangePolicy) String() string { return nameOf(policies, int(p)) }
 
-// String returns the name in configuration files, of the modes of a Limit: "enforce" or
+// String returns the name in configuration files, for the modes of a Limit: "enforce" or
 // "shadow". Any other value is "unknown"; Plans.String has the names of a plan's modes.
 func (m Mode) String() string { return nameOf(modes, int(m)) }
 

@@ -13,15 +13,17 @@ import (
 // An Override decides the calls of one key of a limit, in place of the base and of
 // the plan that callers name.
 //
-// For example: a plan by contract, a higher rate for an hour, or a ban until tomorrow. It
-// is in force from the next call of any program on. Used tokens stay used: when it begins
-// and ends, the row is converted to the same number of tokens. It overrides only its own
-// limit, not the limit's parents. A Reset of the key does not end it.
+// Examples of overrides: a plan by contract, a higher rate for an hour, or a ban until
+// tomorrow. An override is in force from the next call of any program on. Used tokens stay
+// used: when an override begins and ends, the row is converted to the same number of tokens.
+// An override affects only its own limit, not the limit's parents. A Reset of the key does
+// not end its override.
 //
-// A key has at most one override that stands until it is ended, and one that is temporary:
-// it ends exactly at Until, on the store's clock, without a call. The temporary one lies
-// over the other: its numbers change those of the standing override, or else of the base,
-// and a plan is whole, over the base. At its end the key is under the standing one again.
+// A key has at most one standing override, which lasts until it is ended, and one temporary
+// override, which ends exactly at Until, on the store's clock, without a call. The temporary
+// override lies over the standing one: its numbers replace those of the standing one, or
+// else of the base, and a plan in it replaces everything. When the temporary override ends
+// the key is under the standing one again.
 //
 //	store.Override{Key: "user:7", Rate: 600, Until: now + 3600e6, Note: "import, ticket 81"}
 //	store.Override{Key: "user:8", Plan: "blocked"} // "blocked" is a plan of the limit
@@ -31,33 +33,34 @@ type Override struct {
 	Key string `json:"-"`
 	// Plan is a plan of the limit, also one that is OverrideOnly. An override has either a
 	// Plan or the numbers below; with both, or neither and no Start, setting it is an error. A
-	// later definition of the limit must have it too: see Registry.EachOverride. Only
-	// a block that a refusal began has neither: see Limit.Block. It refuses as a plan that is
-	// Blocked.
+	// later definition of the limit must have it too: see Registry.EachOverride. Only a block
+	// that a refusal began has neither plan nor numbers: see Limit.Block. Such a block refuses
+	// like a plan that is Blocked.
 	Plan string `json:"plan,omitempty"`
 
-	// Rate is as in Limit; 0 is the rate of the base. With the two numbers below it must
+	// Rate is as in Limit; 0 is the rate of the base. Rate, Period and Burst must
 	// compile with the other settings of the limit.
 	Rate int64 `json:"rate,omitempty"`
-	// Period is as in Limit; 0 is that of the base. Windows and intervals keep theirs.
+	// Period is as in Limit; 0 means that of the base. Overrides of windows and intervals keep
+	// the base's Period.
 	Period time.Duration `json:"per_ns,omitempty"`
-	// Burst is as in Limit, with NoBurst for none; 0 is the setting of the base: if the base
-	// has none either, the burst is Rate.
+	// Burst is as in Limit, with NoBurst for none; 0 means the setting of the base: if the
+	// base has none either, the burst is Rate.
 	Burst int64 `json:"burst,omitempty"`
 
 	// Start is as in Limit: when the windows of the key begin, such as the billing day of a
-	// customer, "17 00:00 Europe/Rome". It stands only in an override without Until, also
-	// beside a Plan, and is kept under a temporary one; "" is that of the base.
+	// customer, "17 00:00 Europe/Rome". Start is possible only in an override without Until,
+	// also beside a Plan, and is kept under a temporary one; "" means that of the base.
 	Start string `json:"start,omitempty"`
 
-	// Until is in µs since the Unix epoch on the store's clock: when the override ends. It
-	// must be in the future. 0 means that it stands until it is ended.
+	// Until is in µs since the Unix epoch on the store's clock: when the override ends.
+	// Until must be in the future. 0 means that the override stands until it is ended.
 	Until int64 `json:"until_us,omitempty"`
-	// Note says why, for people: at most 1024 bytes of UTF-8 without NUL.
+	// Note is the reason, for people to read: at most 1024 bytes of UTF-8 without NUL.
 	Note string `json:"note,omitempty"`
 
 	// ID is set by the store: 1 to 2^31-1. Rows under the override have a number that is made
-	// from it. When the limit has a new version, the next call gives the override the next ID.
+	// from ID. When the limit has a new version, the next call gives the override the next ID.
 	ID uint32 `json:"id"`
 	// Version is set by the store: the limit's version for which the rule of the rows was
 	// made.
@@ -68,7 +71,7 @@ type Override struct {
 	// SetOverride sets it, in its result.
 	Replaced *Override `json:"-"`
 
-	compiled *atomic.Pointer[Definition] // set by WithOverride, for the present base
+	compiled *atomic.Pointer[Definition] // set by WithOverride: what it compiled for the present base
 }
 
 // An OverrideKind is one of the two overrides that a key may have.
@@ -76,9 +79,9 @@ type OverrideKind uint8
 
 // Kinds of overrides.
 const (
-	AnyOverride       OverrideKind = iota // the temporary one if there is one, or else the standing one
+	AnyOverride       OverrideKind = iota // the temporary override if there is one, or else the standing one
 	StandingOverride                      // without Until
-	TemporaryOverride                     // with Until, blocks too
+	TemporaryOverride                     // an override with Until, also a block
 	AutomaticOverride                     // a block that a refusal began: see Limit.Block
 )
 
@@ -115,7 +118,7 @@ func (o *Override) At(t int64) *Override {
 	return o.Under
 }
 
-// Of returns o or the override under it, whichever is of a kind, or nil.
+// Of returns o or the override under it, whichever is of the given kind, or nil.
 func (o *Override) Of(kind OverrideKind) *Override {
 	for o != nil && kind != AnyOverride && o.Kind() != kind && (kind != TemporaryOverride || o.Until == 0) {
 		o = o.Under
@@ -152,8 +155,8 @@ func (o *Override) Prepare() {
 
 // WithOverride returns the definition that an override makes of the present version
 // of the limit. If o is of an older version, the definition has the next ID. o must have
-// passed checkOverride; whether it has ended is not looked at. Op.Step calls it, so that a
-// store needs it only to compute an answer itself.
+// passed checkOverride; it may have ended. Op.Step calls it, so that a store needs it only
+// to compute an answer itself.
 func (d *Definition) WithOverride(o *Override) *Definition {
 	base := d.Base()
 	if o.compiled != nil {
@@ -170,10 +173,10 @@ func (d *Definition) WithOverride(o *Override) *Definition {
 }
 
 // renewed returns an override for the limit's present version: o itself, or a copy with
-// another ID if o is of an older version, and the same of the one under it. It returns nil
-// if o is nil. The IDs of two layers often follow each other, so the new ID is two more:
-// one more could be the old ID of the other, by which a program that has not read the
-// override again would take it for that one.
+// another ID if o is of an older version; the override under it is renewed too. renewed
+// returns nil if o is nil. The IDs of two layers often follow each other, so the new ID is
+// two more: one more could be the old ID of the other, by which a program that has not
+// read the override again would take it for that one.
 func (d *Definition) renewed(o *Override) *Override {
 	base := d.Base()
 	if o == nil || o.Version == base.Number {
@@ -190,8 +193,8 @@ func (d *Definition) renewed(o *Override) *Override {
 	return &c
 }
 
-// withOverride is WithOverride without the number. If the override no longer compiles,
-// because its plan is gone or the limit has changed, the base decides.
+// withOverride is WithOverride without setting the definition's Number. If the override no
+// longer compiles, because its plan is gone or the limit has changed, the base decides.
 func (d *Definition) withOverride(o *Override) *Definition {
 	p := d.planOf(o)
 	if o.Plan == "" || p.Name != "" {
@@ -202,7 +205,7 @@ func (d *Definition) withOverride(o *Override) *Definition {
 	return d.variant(&Plan{Mode: o.mode()}, "")
 }
 
-// mode returns Blocked for a block, and otherwise 0.
+// mode returns Blocked if o is a block, and otherwise 0.
 func (o *Override) mode() Mode {
 	if o.Kind() == AutomaticOverride {
 		return Blocked
@@ -218,7 +221,7 @@ func (o *Override) start() string {
 	return o.Start
 }
 
-// planOf returns what an override changes of the base, but for its Start.
+// planOf returns the settings of the base that an override changes, except Start.
 func (d *Definition) planOf(o *Override) (p Plan) {
 	if o.Plan != "" {
 		p, _ = d.Plans.named(o.Plan)
@@ -226,7 +229,7 @@ func (d *Definition) planOf(o *Override) (p Plan) {
 	}
 	if o.Under != nil {
 		p = d.planOf(o.Under)
-		p.Name = "" // an answer says "override", and an error nothing
+		p.Name = "" // an answer says "override" in its place, and an error names nothing
 	}
 	p.Mode = cmp.Or(o.mode(), p.Mode)
 	p.Rate, p.Period, p.Burst = cmp.Or(o.Rate, p.Rate), cmp.Or(o.Period, p.Period), cmp.Or(o.Burst, p.Burst)
@@ -243,7 +246,7 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 	base := d.Base()
 	most := MaxKey
 	if base.Shards > 1 {
-		most += terms.ShardSuffix // o.Key is that of a row
+		most += terms.ShardSuffix // o.Key is the key of a row, with a suffix for its shard
 	}
 	switch {
 	case len(o.Key) > most:
@@ -269,7 +272,7 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 		p := base.planOf(o)
 		p.Name = ""
 		if _, _, err := base.compileVariant(&p, o.start(), base.Rule.Every); err != nil {
-			if le, ok := err.(*FieldError); ok { //nolint:errorlint // compileVariant returns it as it is
+			if le, ok := err.(*FieldError); ok { //nolint:errorlint // compileVariant returns this error unchanged
 				le.Limit = ""
 			}
 			return err
@@ -278,8 +281,8 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 	return nil
 }
 
-// newID returns the ID of an override that is set at the time now, in µs. It differs from
-// those of the overrides that the key had.
+// newID returns the ID of an override that is set at the time now, in µs. The ID differs
+// from those of earlier overrides of the key.
 func (o *Override) newID(now int64) uint32 {
 	for id := uint32(now) &^ (1 << 31); ; id = (id + 1) &^ (1 << 31) {
 		if id != 0 && o.named(id) == nil {

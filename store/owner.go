@@ -8,13 +8,13 @@ import (
 
 // OwnerCode is the owner of limits that a program defines through the library.
 // Only the owner of a limit may change or drop it; see Registry.Define. A configuration
-// file takes over a limit of this owner that it names: from then on a change by a
-// program is ErrOwner.
+// file takes over a limit of the owner OwnerCode that it names: from then on a change
+// by a program is ErrOwner.
 const OwnerCode = terms.OwnerCode
 
 // checkOwner returns an error unless the owner by may change a limit of the owner was.
 // Configuration files and descriptors may take over limits that no file names, and those
-// of programs that stored no digest. SQL twin: dipwell_internal.check_owner.
+// of programs that stored no digest. Its twin in SQL is dipwell_internal.check_owner.
 func checkOwner(limit, was, by string) error {
 	old, fromFile := terms.ParseFileOwner(was)
 	next, toFile := terms.ParseFileOwner(by)

@@ -9,8 +9,8 @@ import (
 // CheckParents checks the Parent of a limit that is about to be defined: the parent is
 // defined; no limit is its own parent, over any number of levels; no chain has more
 // than 4 limits; a Concurrency limit has a Concurrency limit as parent, and is
-// the parent of no other algorithm. The error is a *FieldError. Define calls it; a
-// store that keeps limits elsewhere calls it before it stores one.
+// the parent of no other algorithm. The error is a *FieldError. Define calls
+// CheckParents; a store that keeps limits elsewhere calls it before it stores one.
 func (r *Registry) CheckParents(l *Limit) error {
 	if r.Partial {
 		return nil
@@ -81,8 +81,8 @@ func badParent(l *Limit, format string, args ...any) error {
 }
 
 // CheckDrop returns a *FieldError if a limit cannot be dropped because it is the
-// Parent of another. Drop calls it; a store that keeps limits elsewhere calls it before
-// it deletes one.
+// Parent of another. Drop calls CheckDrop; a store that keeps limits elsewhere calls it
+// before it deletes one.
 func (r *Registry) CheckDrop(name string) error {
 	if r.Partial {
 		return nil

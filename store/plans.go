@@ -10,53 +10,53 @@ import (
 	"github.com/dipwell/dipwell/internal/period"
 )
 
-// Bounds of plans.
+// Bounds on the plans of a limit.
 const (
-	maxPlans    = 100 // of a limit
+	maxPlans    = 100 // most plans of a limit
 	maxPlanName = 64  // bytes
 )
 
 // A Plan is a named variant of a limit: for example, customers who pay for it may call
-// more often, and the staff without a bound (see NewPlans). The zero value of a field is
-// the setting of the base limit, as it is written there. A key has a plan by an override,
-// or for a call by the caller.
+// more often, and the staff without a bound (see NewPlans). The zero value of a field
+// means the setting of the base limit, as it is written there. An override gives a key
+// a plan, or the caller names a plan for one call.
 type Plan struct {
 	// Name is 1 to 64 letters, digits and the characters _ . -
 	Name string
 	// Rate is how many tokens come back each Period, 1 to MaxInt.
 	Rate int64
-	// Period is the time in which Rate tokens come back, as in Limit. It is only for buckets;
-	// windows and intervals keep that of the base.
+	// Period is the time in which Rate tokens come back, as in Limit. Period is possible only
+	// for buckets; plans of windows and intervals keep that of the base.
 	Period time.Duration
-	// Burst is as in Limit; NoBurst is 0. If both the plan and the base leave it out, it
-	// is the Rate of the plan. A plan of a bucket counts in the ticks of the base: a
+	// Burst is as in Limit; NoBurst means 0. If both the plan and the base leave it out,
+	// it is the Rate of the plan. A plan of a bucket counts in the ticks of the base: a
 	// burst that does not fit there is an error that names the largest that does.
 	Burst int64
-	// MaxDebt is as in Limit; NoDebt is 0. If both the plan and the base leave it out, it is
-	// one burst of the plan.
+	// MaxDebt is as in Limit; NoDebt means 0. If both the plan and the base leave it out, it
+	// is one burst of the plan.
 	MaxDebt int64
-	// Mode is Shadow, Unlimited, Blocked, or Enforced; 0: as the base. Rows of Unlimited and
-	// Blocked stay under the base, so these plans have no numbers.
+	// Mode is Shadow, Unlimited, Blocked, or Enforced; 0 means that of the base. Rows of keys
+	// under Unlimited and Blocked stay under the base, so these plans have no numbers.
 	Mode Mode
 
-	// OverrideOnly is set if callers may not name the plan: only an override gives it. With
-	// it, a plan such as blocked is only for support.
+	// OverrideOnly is set if callers may not name the plan: only an override gives it. So a
+	// plan such as blocked is given only by support.
 	OverrideOnly bool
-	// Children is set if calls of the limit's children choose the plan: a call of a child
-	// that names a plan of this name is decided under it here. A call of the limit itself
-	// that names the plan is an error. In configuration files it is callable: children.
+	// Children is set if calls of the limit's children choose the plan: a call of a child that
+	// names a plan of the same name is decided under this plan here. A call of the limit
+	// itself that names a plan with Children is an error. In configuration files it is
+	// callable: children.
 	Children bool
 }
 
-// Plans is a list of plans. It is a comparable value, so that a Limit is. The zero
-// Plans has none.
+// Plans is a list of plans. Plans is a comparable value, so that a Limit is
+// comparable. The zero Plans has none.
 type Plans struct {
-	text string // in the form that String returns
+	text string // the plans in the form that String returns
 }
 
-// NewPlans returns a list of plans, sorted by name. NewDefinition checks them: at most
-// 100, each with a name of its own, and with settings that compile with those of the
-// limit.
+// NewPlans returns a list of plans, sorted by name. NewDefinition checks them: at most 100,
+// each with a name of its own, and with settings that compile with those of the limit.
 //
 //	store.Limit{Name: "api", Rate: 60, Period: time.Minute, Plans: store.NewPlans(
 //		store.Plan{Name: "pro", Rate: 600},
@@ -74,14 +74,14 @@ func NewPlans(plans ...Plan) Plans {
 	return Plans{b.String()}
 }
 
-// All returns the plans, sorted by name. Those of a list that NewDefinition would
-// refuse may be missing.
+// All returns the plans, sorted by name. If NewDefinition would refuse the list,
+// some plans may be missing.
 func (p Plans) All() []Plan {
 	plans, _ := p.parse()
 	return plans
 }
 
-// named returns the plan of a name.
+// named returns the plan with a given name.
 func (p Plans) named(name string) (plan Plan, ok bool) {
 	for _, plan = range p.All() {
 		if plan.Name == name {
@@ -91,7 +91,7 @@ func (p Plans) named(name string) (plan Plan, ok bool) {
 	return Plan{}, false
 }
 
-// parse returns the plans up to the first one that cannot be read, and its error.
+// parse returns the plans up to the first one that cannot be read, and the error of that one.
 func (p Plans) parse() (out []Plan, err error) {
 	if p.text == "" {
 		return nil, nil
@@ -109,8 +109,8 @@ func (p Plans) parse() (out []Plan, err error) {
 // String writes the plans as Limit.Set reads them: "pro:rate=600;burst=1000|staff:mode=unlimited".
 func (p Plans) String() string { return p.text }
 
-// planSettings are the fields of a Plan as text, in the order in which they are written. Those
-// that are zero are the base's.
+// planSettings convert the fields of a Plan from and to text, in the order in which they are
+// written. A zero field, which means the base's setting, is not written.
 var planSettings = []setting[Plan]{
 	field("rate", func(p *Plan) *int64 { return &p.Rate }, parseRate, numberText),
 	field("per", func(p *Plan) *time.Duration { return &p.Period }, parsePer, period.Format),
@@ -129,19 +129,19 @@ var planSettings = []setting[Plan]{
 	}},
 }
 
-// callers are the values of callable.
+// callers are the values of the setting callable.
 var callers = []string{"true", "false", "children"}
 
-// separators replaces the characters that separate names and settings of plans. They are
-// not allowed in names, and become another character that is not allowed either, so that
-// the name is still refused.
+// separators replaces the characters that separate names and settings of plans. These
+// characters are not allowed in names, and become another character that is not allowed,
+// so that the name is still refused.
 var separators = strings.NewReplacer("|", "?", ":", "?")
 
 // write appends the plan in the form of Plans.String: "pro:rate=600;burst=1000".
 func (p *Plan) write(b *strings.Builder) {
 	_, _ = separators.WriteString(b, p.Name)
 	settings := explicit(planSettings, p)
-	if p.Name == "" || len(settings) > 0 { // a lone plan without both is not the empty text, which means no plans
+	if p.Name == "" || len(settings) > 0 { // a lone plan without name and settings must not become the empty text, which means no plans
 		b.WriteByte(':')
 	}
 	b.WriteString(strings.Join(settings, ";"))

@@ -13,16 +13,15 @@ import (
 	"github.com/dipwell/dipwell/internal/terms"
 )
 
-// maxVersions bounds Definition.Past, because a row is stepped through each version. It is
-// for stores that do not call Retire before.
+// maxVersions bounds Definition.Past, because a row is stepped through each version. The
+// bound is for stores that do not call Retire earlier.
 const maxVersions = 1024
 
-// A Registry holds the limits of a store. Its methods are safe for concurrent use:
-// Lookup never waits, and changes happen one at a time. The zero Registry is empty
-// and ready to use.
+// A Registry holds the limits of a store. Its methods are safe for concurrent use: Lookup
+// never waits, and changes happen one at a time. The zero Registry is empty and ready to use.
 //
-// A store whose limits are in this process calls Define and Drop. One that keeps them
-// elsewhere reads them there, compiles them, and calls Install with all of them after each
+// A store whose limits are in this process calls Define and Drop. A store that keeps its
+// limits elsewhere reads and compiles them, and calls Install with all of them after each
 // change.
 //
 //	var limits store.Registry
@@ -31,8 +30,8 @@ const maxVersions = 1024
 type Registry struct {
 	// Unreadable returns an error if the store has a limit of this name but cannot read
 	// it, for example because a newer program has defined it. It returns nil if there is
-	// no such limit. It is called for names that Lookup does not find. Set it before the
-	// registry is used. If it is nil, all limits can be read.
+	// no such limit. Unreadable is called for names that Lookup does not find. Set
+	// Unreadable before the registry is used. If Unreadable is nil, all limits can be read.
 	Unreadable func(name string) error
 
 	// Partial is set before use if the registry has only some of the store's limits: then
@@ -40,24 +39,24 @@ type Registry struct {
 	Partial bool
 
 	// EachOverride is set before use by a store with overrides. It calls check for each
-	// override of a limit, in any order; those that have ended may be among them. Define
+	// override of a limit, in any order; overrides that have ended may be among them. Define
 	// calls it before a change under which an override may not fit, and refuses the change
 	// if one does not: from that call until the store has the definition, no override of the
 	// limit may be set under the one before.
 	EachOverride func(limit string, check func(o *Override)) error
 
-	mu      sync.Mutex // held while EachOverride waits for calls: nothing that a decision calls may lock it
-	dropped sync.Map   // by name, uint32: the last version of each dropped name, so that numbers never repeat
+	mu      sync.Mutex // held while EachOverride waits for calls: no code of a decision may lock it
+	dropped sync.Map   // by name, a uint32: the last version of each dropped limit, so that numbers never repeat
 
 	names    sync.RWMutex // held while definitions are published, so that All sees those of one instant
 	children map[string]int
-	parts    [registryParts]atomic.Pointer[map[string]*Definition] // by hash of the name; the maps never change
-	cache    [cacheSlots]atomic.Pointer[Definition]                // a direct-mapped cache in front of parts, without which a Take in memory is 6 % slower
+	parts    [registryParts]atomic.Pointer[map[string]*Definition] // by hash of the name; the maps never change once published
+	cache    [cacheSlots]atomic.Pointer[Definition]                // a direct-mapped cache of parts, without which a Take in memory is 6 % slower
 }
 
 const (
 	cacheSlots    = 64
-	registryParts = 256 // a change copies one part
+	registryParts = 256 // a change of a limit copies one of this many parts
 )
 
 var registrySeed = maphash.MakeSeed()
@@ -71,10 +70,10 @@ func cacheSlot(name string) uint {
 	return n + 5*uint(name[0]) + 3*uint(name[n-1]) + 7*uint(name[n/2])
 }
 
-// Lookup returns the present definition of a limit, or nil if there is none. It is the
-// base definition; Definition.WithPlan has those of its plans. It takes no lock. A
-// definition never changes, so a caller may keep it, but after a change of the limit
-// there is a new one: look it up for each call.
+// Lookup returns the present definition of a limit, or nil if there is none. Lookup
+// returns the base definition; Definition.WithPlan returns those of its plans. It
+// takes no lock. A definition never changes, so a caller may keep it, but after a
+// change of the limit there is a new one: look it up for each call.
 func (r *Registry) Lookup(name string) *Definition {
 	if name == "" {
 		return nil
@@ -88,7 +87,8 @@ func (r *Registry) Lookup(name string) *Definition {
 	return nil
 }
 
-// sameString reports whether a == b. It saves a call if both are the same constant.
+// sameString reports whether a == b. If both are the same constant, it avoids the call of a
+// comparison function.
 func sameString(a, b string) bool {
 	return len(a) == len(b) && (unsafe.StringData(a) == unsafe.StringData(b) || a == b)
 }
@@ -132,7 +132,7 @@ func (r *Registry) All() []*Definition {
 // Defining a limit again without a difference, by the same owner, changes nothing. A new
 // version begins at now, or if the clock has stepped back, when the version before began.
 // If a limit is defined again after Drop, its versions continue with the next number, so
-// that no old row can be taken for one of the new limit. It has at most 2^20-1 versions.
+// that no old row can be taken for one of the new limit. A limit has at most 2^20-1 versions.
 func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 	d, err := NewDefinition(l)
 	if err != nil {
@@ -251,8 +251,8 @@ func (r *Registry) store(name string, d *Definition) {
 	r.change(name, d)
 }
 
-// change is store, and publishes parents that have or have not become ones by it. r.names is
-// held.
+// change works like store, and also publishes parents that have got their first child or
+// lost their last. r.names is held.
 func (r *Registry) change(name string, d *Definition) {
 	old := r.Lookup(name)
 	if d == old {
@@ -277,7 +277,7 @@ func (r *Registry) change(name string, d *Definition) {
 	r.publish(name, d)
 }
 
-// publish sets Paths of a definition, which others may have seen, and lets calls find it.
+// publish sets Paths of a definition that others may have seen, and lets calls find it.
 func (r *Registry) publish(name string, d *Definition) {
 	if d != nil {
 		if paths := d.Parent != "" || d.Parts != 0 || r.children[name] > 0; paths != d.Paths {
@@ -303,10 +303,10 @@ func (r *Registry) publish(name string, d *Definition) {
 	}
 }
 
-// Retire removes the versions of a limit before oldest from its past. Call it when no row
-// is of such a version, for example after SweepRow for each row of an older one: any that
-// is left becomes a full bucket at its next call. Unknown limits are ignored. In a store
-// that never calls it, a limit can be changed about 1024 times.
+// Retire removes the versions of a limit before oldest from its past. Call Retire when no
+// row is of such a version, for example after SweepRow for each row of an older one: any
+// row left becomes a full bucket at its next call. Unknown limits are ignored. If a store
+// never calls Retire, a limit can be changed about 1024 times.
 func (r *Registry) Retire(name string, oldest uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -326,18 +326,18 @@ func (d *Definition) setVersion(old *Definition, now int64) {
 		return
 	}
 	if max(old.Shards, 1) != max(d.Shards, 1) {
-		d.Policy = StartOver // the keys of rows name other shards now
+		d.Policy = StartOver // the number of rows per key changed, so the keys of rows name other shards
 	}
 	d.Number, d.Since = old.Number+1, max(now, old.Since)
 	d.Past = append(slices.Clone(old.Past), &Version{Number: old.Number, Since: old.Since, Rule: old.Rule, Policy: old.Policy, Limit: old.Limit})
 }
 
 // sameCounting reports whether a change from a to b begins no new version: rows keep their
-// meaning without a conversion, and programs that have not heard of it may decide them. They
-// would begin no block, or of another length.
+// meaning without a conversion, and programs that have not heard of it may decide them. Such
+// programs would begin no block, or one of another length.
 func sameCounting(a, b *Definition) bool {
 	ra, rb := a.Rule, b.Rule
-	ra.Calendar, rb.Calendar = nil, nil // they are compiled from Start and Period
+	ra.Calendar, rb.Calendar = nil, nil // calendars are compiled from Start and Period, which are compared
 	if ra != rb || a.Shared != b.Shared || max(a.Shards, 1) != max(b.Shards, 1) || a.Start != b.Start || a.Period != b.Period || a.Block != b.Block {
 		return false
 	}

@@ -5,9 +5,10 @@ import (
 )
 
 // A Reservation identifies tokens that were taken ahead of time. Its text is a UUID.
-// Whoever knows it can cancel it, so it must be hard to guess: the Limiter makes random
-// ones. The zero Reservation means none. It is comparable, and may be stored or sent to
-// another program, which can cancel it on the same store until it is due.
+// Whoever knows that text can cancel the reservation, so it must be hard to guess: the Limiter
+// makes random ones. The zero Reservation means that there is none. A Reservation is
+// comparable, and may be stored or sent to another program, which can cancel it on the same
+// store until it is due.
 type Reservation [16]byte
 
 // String writes the reservation as a UUID.

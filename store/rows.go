@@ -6,13 +6,13 @@ import (
 )
 
 // Rows arranges a batch by row, for stores that read and write each row once per
-// batch, however many calls use it. The zero Rows is ready to use. Reusing one
-// saves allocations.
+// batch, however many calls use it. The zero Rows is ready to use. Reusing a
+// Rows saves allocations.
 //
-// Groups of different rows may be decided in any order. Those of one row are decided
-// in the order of the batch.
+// Groups of different rows may be decided in any order. Groups of the same row are
+// decided in the order of the batch.
 type Rows struct {
-	Rows  []RowGroups // rows of the groups of one op, sorted by limit and key
+	Rows  []RowGroups // rows of those groups that have one op, sorted by limit and key
 	Whole []*Group    // groups to be decided alone: cancellations, and groups of several ops, with a plan, a floor or a hold
 
 	groups []*Group // backs Rows[i].Groups
@@ -50,7 +50,7 @@ func (m *Rows) Arrange(b *Batch) {
 }
 
 // plain reports whether a group is one op under the base definition of its limit and at
-// its full rate, so that it may be added up with others of its row.
+// its full rate, so that it may be decided together with others of its row.
 func plain(g *Group) bool {
 	return len(g.Ops) == 1 && !g.Cancel && g.Hold == nil && g.Ops[0].Floor == 0 && g.Ops[0].Fraction == 0 && g.Ops[0].Def.Block == 0 && g.Ops[0].Def.Base() == g.Ops[0].Def
 }
@@ -64,13 +64,13 @@ func compareRows(op, other *Op) int {
 }
 
 // Decide decides the groups of the row one after the other at now, in µs, and sets
-// their answers. It returns the row to store, and whether it must be stored. A group
-// whose definition is too old for the row gets ErrStaleDefinition as its Err.
+// their answers. Decide returns the row to store, and whether it must be stored. A
+// group whose definition is too old for the row gets ErrStaleDefinition as its Err.
 func (r *RowGroups) Decide(now int64, row State) (after State, write bool) {
 	phase := r.Groups[0].Ops[0].Phase
 	for _, g := range r.Groups {
 		op := &g.Ops[0]
-		op.Phase = phase // they have the same key
+		op.Phase = phase // the ops have the same key
 		next, wrote, err := op.Step(now, row, false)
 		if g.Err = err; err != nil {
 			g.Allowed, g.Reserved = false, false

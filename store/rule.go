@@ -7,13 +7,12 @@ import (
 
 // A Rule is a limit in whole numbers. Add units come back at each tick, ticks are
 // Every µs apart and aligned to Origin, and at most Cap units may be in use. A
-// token is Unit units. No number is above MaxInt. NewDefinition makes a Rule.
+// token is Unit units. No number in a Rule is above MaxInt. NewDefinition makes a Rule.
 //
-// All algorithms are one rule. A bucket of 5 tokens a second with a burst of 10 has ticks
-// of 1 µs at which 1 unit comes back, and tokens of 200,000 units; Cap is 2,000,000. A
-// window of 100 a minute has ticks of a minute, at which 100 units come back, and tokens
-// of 1 unit. So fractions of tokens are whole units, and nothing is ever rounded while a
-// definition lasts.
+// All algorithms are one rule. A bucket of 5 tokens a second with a burst of 10 has ticks of 1
+// µs at which 1 unit comes back, and tokens of 200,000 units; Cap is 2,000,000. A window of
+// 100 a minute has ticks of a minute, at which 100 units come back, and tokens of 1 unit. So
+// fractions of tokens are whole units, and nothing is ever rounded while a definition lasts.
 //
 // A call first steps the row to t, the later of now and State.TS. Division rounds down,
 // negative numbers too:
@@ -40,32 +39,32 @@ import (
 // the finest of 1 µs, 1 ms, 1 s and 1 min that divides the Period and with which no number
 // exceeds MaxInt; Rate and Period/Every, divided by their greatest common divisor, are Add
 // and Unit. With Limit.Adaptive these two are multiplied until Unit is at least 1024. With
-// Limit.Shards the rule is that of one row: it has an equal part of the burst, and takes as
-// many times the Period for Rate.
+// Limit.Shards the Rule is that of one row: it has an equal part of the burst, and Rate
+// tokens take as many times the Period as there are shards.
 //
 // A Rule belongs to one version of a limit. It is a value: a copy may be changed, for
 // example to compute the answer with another cap.
 type Rule struct {
-	Unit   int64 `json:"unit"`   // units in a token, 1 of windows and concurrency limits
+	Unit   int64 `json:"unit"`   // units of one token; 1 for windows and concurrency limits
 	Every  int64 `json:"every"`  // µs between ticks; 0: the ticks follow a calendar
 	Add    int64 `json:"add"`    // units that come back at a tick
 	Cap    int64 `json:"cap"`    // units that Take may use
 	Origin int64 `json:"origin"` // µs since the Unix epoch; if Every is 0, µs after each boundary of the calendar; or FirstCall
 
-	// Burst is Cap in tokens: the capacity in answers. Of a leased limit it is less
-	// than Limit.Burst.
+	// Burst is Cap in tokens: the capacity in answers. Of a leased limit Burst is
+	// less than Limit.Burst.
 	Burst int64 `json:"burst"`
 	// Debt is how many units a Reserve may use beyond Cap.
 	Debt int64 `json:"debt"`
 	// Most is the largest Reserve that can ever be allowed, in tokens.
 	Most int64 `json:"most"`
 	// MaxCharge is the largest Charge, in tokens, if no other definition of the limit allows
-	// more: see Definition.MostCharge. A larger one is refused, and front ends return a
-	// *FieldError for it. It is Limit.MaxCharge, or by default ten bursts.
+	// more: see Definition.MostCharge. A larger Charge is refused, and front ends return a
+	// *FieldError for it. MaxCharge is Limit.MaxCharge, or by default ten bursts.
 	MaxCharge int64 `json:"max_charge"`
 	// MaxUsed bounds the units in use, so that the time to full stays below MaxInt µs. A
-	// Charge stops there: units beyond it are forgotten, and nothing that was taken before
-	// can then be given back.
+	// Charge stops at MaxUsed: units beyond it are forgotten, and nothing that was taken
+	// before can then be given back.
 	MaxUsed int64 `json:"max_used"`
 
 	// Leaky says that Take works as Reserve: it is allowed with a Delay.
@@ -76,7 +75,7 @@ type Rule struct {
 	Sliding bool `json:"sliding,omitempty"`
 
 	Calendar *terms.Calendar `json:"-"` // calendar of the ticks, or nil
-	Enough   int64           `json:"-"` // ticks after which everything has come back: MaxUsed / Add, rounded up
+	Enough   int64           `json:"-"` // ticks after which everything has come back: it is MaxUsed / Add, rounded up
 }
 
 // FirstCall is the Origin of a rule whose windows begin with a call: see Limit.Start. The TS
@@ -84,8 +83,8 @@ type Rule struct {
 // a window.
 const FirstCall = -1
 
-// BeginsWithCall reports whether Origin is FirstCall. Then a row must be stepped by Op.Step or
-// DecideIn.
+// BeginsWithCall reports whether Origin is FirstCall. If it does, a row must be stepped by
+// Op.Step or DecideIn.
 func (r *Rule) BeginsWithCall() bool { return r.Origin == FirstCall }
 
 // A State is the row that a store keeps for a key. The zero State means that there is no
@@ -94,19 +93,19 @@ func (r *Rule) BeginsWithCall() bool { return r.Origin == FirstCall }
 // computes what has come back since TS.
 type State struct {
 	// Used is how many units were taken and had not come back at TS, 0 to Rule.MaxUsed of
-	// the definition that Version names. It is above Rule.Cap while the bucket is in
-	// debt. Of a sliding window it is the tokens of the window of TS, and 2^26 times those of
+	// the definition that Version names. Used is above Rule.Cap while the bucket is in debt.
+	// For a sliding window Used is the tokens of the window of TS, plus 2^26 times those of
 	// the one before.
 	Used int64
 	// TS is the time of the last call that wrote the row, in µs since the Unix epoch on the
-	// store's clock, or the beginning of its window if that begins with a call. It never moves
+	// store's clock, or the beginning of its window if that begins with a call. TS never moves
 	// back, even if the clock does.
 	TS int64
 	// Version is the Definition.Number that Used and TS were computed under. All 32 bits
-	// count: they also name a plan or an override.
+	// of Version count: they also name a plan or an override.
 	Version uint32
-	// Lows is nil if the row has no records. It is never changed in place, so a store
-	// may share it with readers.
+	// Lows is nil if the row has no records. Lows is never changed in place, so a
+	// store may share it with readers.
 	Lows *Lows
 
 	// Override is the override of the key, or nil. A key may have one without a row, or one
@@ -121,25 +120,26 @@ type State struct {
 type Verb uint8
 
 const (
-	// VerbTake takes Cost tokens if all of them are free, with Floor more, and otherwise
-	// none. On a leaky bucket it reserves, as VerbReserve does.
+	// VerbTake takes Cost tokens if these and Floor more are free, and otherwise none.
+	// On a leaky bucket it reserves, as VerbReserve does.
 	VerbTake Verb = iota
 	// VerbCheck answers as VerbTake would, and changes nothing.
 	VerbCheck
 	// VerbTakeUpTo takes as many whole free tokens as there are, up to Cost, and is refused
-	// if there is none. From a limit and its parents it takes the same number each.
+	// if there is none. From a limit and its parents VerbTakeUpTo takes the same number each.
 	VerbTakeUpTo
 	// VerbReserve takes Cost tokens ahead of time, up to Rule.Debt beyond Cap. The answer
 	// has a Delay if they were not all free.
 	VerbReserve
 	// VerbCharge takes Cost tokens, even if fewer are free, for a cost that is known only
-	// afterwards. It is refused if Cost is more than Definition.MostCharge. It does not change the
-	// definition that a row is under, and a limit in shadow mode is charged too.
+	// afterwards. VerbCharge is refused if Cost is more than Definition.MostCharge.
+	// VerbCharge does not change the definition that a row is under, and a limit in shadow
+	// mode is charged too.
 	VerbCharge
-	// VerbRefund gives Cost tokens back, up to a full bucket. It is always allowed.
+	// VerbRefund gives Cost tokens back, up to a full bucket. VerbRefund is always allowed.
 	VerbRefund
 	// VerbReset makes the bucket full, and ends its reservations and holds. The override
-	// of the key stays. It is always allowed.
+	// of the key stays. VerbReset is always allowed.
 	VerbReset
 )
 
@@ -150,21 +150,21 @@ var verbs = []string{"take", "check", "take_up_to", "reserve", "charge", "refund
 func (v Verb) String() string { return nameOf(verbs, int(v)) }
 
 // An outcome is the result of Rule.apply. If it is Allowed, the row becomes
-// State{Used: After, TS: TS}; it needs to be written only if After is not Before.
+// State{Used: After, TS: TS}; the row needs to be written only if After is not Before.
 type outcome struct {
 	Allowed bool
 	Never   bool  // refused, and the cost is more than the limit can ever hold
-	Granted int64 // tokens taken; 0 if refused
-	Before  int64 // units used at TS, before this call
-	After   int64 // units used at TS, after it
-	TS      int64 // µs: the time of the decision, the later of now and the state's TS; or as of stepped
+	Granted int64 // number of tokens taken; 0 if refused
+	Before  int64 // units used at TS before this call
+	After   int64 // units used at TS after this call
+	TS      int64 // µs: the time of the decision, the later of now and the state's TS; or as the method stepped returns it
 	Retry   int64 // µs until the first instant at which the same call would be allowed; 0 if Allowed or Never
 	Delay   int64 // µs until the reservation is due; 0 if the tokens were free
 }
 
-// apply decides one call on a row of this rule's version, into a zero outcome. It has no
-// other effect. now is the time of the store's clock, in µs; cost is in tokens, from 0 to
-// MaxInt, and parts is Op.Fraction. If the call is refused, After is Before.
+// apply decides one call on a row of this rule's version, into a zero outcome. apply has
+// no other effect. now is the time of the store's clock, in µs; cost is in tokens, from 0
+// to MaxInt, and parts is Op.Fraction. If the call is refused, After is Before.
 func (r *Rule) apply(o *outcome, s *State, now int64, verb Verb, cost, parts int64) {
 	o.Before, o.TS = r.stepped(s, max(now, s.TS))
 	if r.Sliding {
@@ -189,8 +189,8 @@ func (r *Rule) Remaining(used, t int64) int64 {
 	return algebra.TokensLeft(r.Counted(used, t), r.Unit, r.Cap)
 }
 
-// Counted returns how many of the units in use at t count against Cap: all, but of a sliding
-// window those of the window before in part.
+// Counted returns how many of the units in use at t count against Cap: all, except that a
+// sliding window counts only a part of those of the window before.
 func (r *Rule) Counted(used, t int64) int64 {
 	if r.Sliding {
 		return algebra.Counted(used, algebra.Weight(t, r.Origin, r.Every), false)
@@ -273,8 +273,8 @@ func (r *Rule) mostUsedAt(s *State, t int64) int64 {
 	return r.after(s.Used, max(0, r.tick(t)-r.tick(s.TS)-1))
 }
 
-// earliest returns a time at or before t at which what mostUsedAt returns counts no less for
-// any key than at t.
+// earliest returns a time at or before t: what mostUsedAt returns counts at that time, for
+// any key, at least as much as at t.
 func (r *Rule) earliest(t int64) int64 {
 	if r.Spread && r.Sliding {
 		return r.boundary(r.tick(t))
@@ -290,8 +290,8 @@ func (r *Rule) after(used, ticks int64) int64 {
 	return algebra.LeftAfter(used, ticks, r.Add, r.Enough)
 }
 
-// wait returns the time in µs from now to the tick at which units have come back
-// since t, which stepped has returned.
+// wait returns the time in µs from now to the tick at which the given units have
+// come back since t, which the method stepped has returned.
 func (r *Rule) wait(units, t, now int64) int64 {
 	if r.Every == 0 {
 		return r.boundary(r.tick(t)+algebra.QuoUp(units, r.Add)) - now
@@ -315,5 +315,5 @@ func (r *Rule) boundary(tick int64) int64 {
 	return r.Origin + tick*r.Every
 }
 
-// soonest returns the least delay that a Reserve of units can have, in µs.
+// soonest returns the smallest delay that a Reserve of the given units can have, in µs.
 func (r *Rule) soonest(units int64) int64 { return algebra.Soonest(units, r.Cap, r.shortest(), r.Add) }

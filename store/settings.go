@@ -14,16 +14,16 @@ import (
 
 // A setting is one field of a Limit, a Plan or an Adaptive as text.
 type setting[L any] struct {
-	name   string // in Set, in configuration files and in a FieldError: "max_debt"
+	name   string // name in Set, in configuration files and in a FieldError, such as "max_debt"
 	always bool   // Explicit lists it whatever its value is, because it has no default
-	counts bool   // the rule is compiled from it; limits that spell it differently may count alike
+	counts bool   // the rule depends on it; two limits with different texts of it may still count alike
 	set    func(l *L, value string) error
 	value  func(l *L) (text string, explicit bool)
 }
 
-// settings are all fields of a Limit, in the order of the documentation. A new field
-// needs an entry here, one in internal/catalog, and a migration of the stores that have a
-// column for each field.
+// settings are all fields of a Limit, in the order of the documentation. A new field of
+// Limit needs an entry here, one in internal/catalog, and a migration of the stores that
+// have a column for each field.
 var settings = []setting[Limit]{
 	required(field("name", func(l *Limit) *string { return &l.Name }, verbatim, verbatimText)),
 	counting(field("algorithm", func(l *Limit) *Algorithm { return &l.Algorithm }, oneOf[Algorithm](algorithms), Algorithm.String)),
@@ -69,8 +69,8 @@ func field[L any, T comparable](name string, at func(*L) *T, parse func(string) 
 		}}
 }
 
-// change changes one of some settings. The error does not name it; an unknown one comes with
-// the nearest known name.
+// change sets one setting of a list by its name. The error does not name the setting; for
+// an unknown name it suggests the nearest known one.
 func change[L any](settings []setting[L], l *L, name, value string) error {
 	var names []string
 	for i := range settings {
@@ -98,8 +98,8 @@ func counting(s setting[Limit]) setting[Limit] { s.counts = true; return s }
 
 // Set changes one setting, spelled as in a configuration file: l.Set("burst", "20"). It
 // checks the value alone; NewDefinition checks the whole limit. The error is a
-// *FieldError that names it; an unknown one comes with the nearest known name. After an
-// error the limit is as it was.
+// *FieldError that names the setting; for an unknown name it suggests the nearest known
+// one. After an error the limit is as it was.
 //
 // Settings are named like their fields, in lower case with _ between words, except per
 // (Period), keys (ListKeys: list or none), ttl (TTL) and on_expire (KeepExpired: keep or
@@ -143,8 +143,8 @@ func parseCount(s string) (int64, error) {
 	return 0, fmt.Errorf("%q is not a whole number from 0 to 2^53-1%s", s, advice)
 }
 
-// parseRate reads a rate. Its error says what to write instead of a fraction, and of a rate
-// with its period.
+// parseRate reads a rate. The error of a rate that is a fraction, or that includes a
+// period, says what to write instead.
 func parseRate(s string) (int64, error) {
 	n, err := parsePositive(s)
 	if err == nil {
@@ -174,7 +174,7 @@ func parseParts(s string) (int64, error) {
 	return n, err
 }
 
-// parseTTL reads the longest time of a hold. A Limit's own 0 means the default.
+// parseTTL reads the longest time of a hold. In a Limit, 0 means the default.
 func parseTTL(s string) (time.Duration, error) {
 	d, err := period.ParseDuration(s)
 	if err == nil && d == 0 {
@@ -183,7 +183,7 @@ func parseTTL(s string) (time.Duration, error) {
 	return d, err
 }
 
-// parseBlock reads how long a block lasts. A Limit's own 0 means none.
+// parseBlock reads how long a block lasts. In a Limit, 0 means no block.
 func parseBlock(s string) (time.Duration, error) {
 	d, err := period.ParseDuration(s)
 	if err == nil && d == 0 {
@@ -192,8 +192,8 @@ func parseBlock(s string) (time.Duration, error) {
 	return d, err
 }
 
-// countOr reads a count. The value 0 is returned as zero, because a Limit's own 0 means
-// the default.
+// countOr reads a count. The text "0" becomes the value zero, because in a Limit 0
+// means the default.
 func countOr(zero int64) func(string) (int64, error) {
 	return func(s string) (int64, error) {
 		n, err := parseCount(s)
@@ -207,7 +207,7 @@ func countOr(zero int64) func(string) (int64, error) {
 func countText(n int64) string  { return numberText(max(n, 0)) }
 func numberText(n int64) string { return strconv.FormatInt(n, 10) }
 
-// parseDebt reads a max_debt: a count, of which 0 is NoDebt, or "unlimited".
+// parseDebt reads a max_debt: a count, where 0 means NoDebt, or "unlimited".
 func parseDebt(s string) (int64, error) {
 	if s == "unlimited" {
 		return UnlimitedDebt, nil
@@ -241,7 +241,7 @@ func parsePercent(s string) (int, error) {
 
 func percentText(n int) string { return strconv.Itoa(n) + "%" }
 
-// either reads one of two words.
+// either returns a function that reads one of two words.
 func either(yes, no string) func(string) (bool, error) {
 	return func(s string) (bool, error) {
 		if s != yes && s != no {
@@ -260,7 +260,7 @@ func boolText(yes, no string) func(bool) string {
 	}
 }
 
-// oneOf reads one of names. The first may be "", which no text matches.
+// oneOf returns the index of a text in names. The first may be "", which no text matches.
 func oneOf[T ~uint8](names []string) func(string) (T, error) {
 	return func(s string) (T, error) {
 		if i := slices.Index(names, s); i >= 0 {

@@ -23,7 +23,7 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	}
 	g.Ops = slices.Grow(g.Ops[:0], len(h.Parts))[:len(h.Parts)]
 	clear(g.Ops)
-	defer func() { // with an error too
+	defer func() { // runs with an error too
 		g.Ops = slices.DeleteFunc(g.Ops, func(op Op) bool { return op.Def == nil })
 	}()
 	r := roomFor(len(h.Parts))
@@ -74,13 +74,13 @@ func (h *Hold) reset(i int) {
 
 // settle settles the parts of a hold, and answers the ops.
 func (g *Group) settle(t Table, h *Hold, entries []entry, now int64) error {
-	var room [4]int64 // for the parts of most holds
+	var room [4]int64 // enough room for the parts of most holds
 	costs, err := g.Hold.costsOf(room[:0], h)
 	if err != nil {
 		return err
 	}
 	g.Hold.Repeated = h.Settled
-	over, least := -1, int64(0) // the part that cannot cost so much, and the most that it can; of the levels of a take, the least
+	over, least := -1, int64(0) // over: the part that cannot cost so much; least: the most that it can cost, for a take the least of its levels
 	for i := range g.Ops {
 		op, p := &g.Ops[i], &h.Parts[i]
 		if op.Def == nil {
@@ -118,7 +118,7 @@ func (g *Group) settle(t Table, h *Hold, entries []entry, now int64) error {
 // *FieldError, or ErrHoldConflict if the hold was settled to other costs.
 func (c *HoldCall) CostsOf(h *Hold) ([]int64, error) { return c.costsOf(nil, h) }
 
-// costsOf is CostsOf that appends to costs, which is empty.
+// costsOf is CostsOf appending to costs, which is empty.
 func (c *HoldCall) costsOf(costs []int64, h *Hold) ([]int64, error) {
 	costs, err := h.costsOf(costs, c.Costs)
 	if err == nil && h.Settled && !h.settledTo(c.Costs, costs) {
@@ -127,9 +127,9 @@ func (c *HoldCall) costsOf(costs []int64, h *Hold) ([]int64, error) {
 	return costs, err
 }
 
-// settledTo reports whether a hold was settled to given costs of its takes, which are costs of
-// its parts. A hold does not have the costs that its takes were made with, so nil is the same
-// as all costs with these sums.
+// settledTo reports whether a hold was settled to the given costs of its takes, which are
+// equal to costs of its parts. A hold does not keep the costs of its single takes, so nil
+// equals all costs with the same sums.
 func (h *Hold) settledTo(given, costs []int64) bool {
 	if given != nil && h.Costs != nil {
 		return slices.Equal(given, h.Costs)
@@ -138,7 +138,7 @@ func (h *Hold) settledTo(given, costs []int64) bool {
 	return err == nil && slices.Equal(costs, before)
 }
 
-// costsOf appends the cost of each part if a hold is settled to given costs of its takes.
+// costsOf appends the cost of each part if a hold is settled to the given costs of its takes.
 func (h *Hold) costsOf(costs, given []int64) ([]int64, error) {
 	n := h.takes()
 	if given != nil && len(given) != n {
@@ -178,14 +178,14 @@ func costField(n, i int) string {
 }
 
 // settle settles part p of hold h: it gives back what the part did not cost, or charges
-// what it cost beyond that. def is the definition that the call of the hold named. most is
-// less than cost if the part cannot cost so much: it is then what it can cost at most.
+// what it cost beyond what was held. def is the definition that the Hold call named. If
+// the part cannot cost so much, most is the most that it can cost, and less than cost.
 func (e *entry) settle(t Table, def *Definition, p *Part, id string, cost, now int64) (most int64, err error) {
 	i, err := e.find(t, p, id, now)
 	if err != nil {
 		return 0, err
 	}
-	counted, back := p.Cost, max(p.Cost-cost, 0) // tokens that the row still counts, and how many of them to give back
+	counted, back := p.Cost, max(p.Cost-cost, 0) // counted: tokens still used in the row; back: how many of them to give back
 	if i < 0 && !p.Keep {                        // the tokens came back when the hold expired
 		counted = 0
 	}
@@ -196,7 +196,7 @@ func (e *entry) settle(t Table, def *Definition, p *Part, id string, cost, now i
 		return MaxInt, nil
 	}
 	op := Op{Def: def, Key: p.Key, Verb: VerbCharge, Cost: cost - counted}
-	if counted == 0 { // what it held may be charged in any case
+	if counted == 0 { // the amount that was held may always be charged
 		op.held = p.Cost
 	}
 	row, write, err := op.Step(now, e.row, false)
@@ -251,8 +251,8 @@ func (g *Group) extend(t Table, h *Hold, entries []entry, now int64) error {
 	return nil
 }
 
-// endHolds marks the parts of the holds with records that a reset of their key ended, so
-// that they neither give back nor charge.
+// endHolds marks parts of holds whose records a reset of their key ended, so that these
+// parts neither give back nor charge.
 func endHolds(t Table, limit, key string, rs []Record, now int64) error {
 	for _, r := range rs {
 		if r.Hold == "" || r.Rest {

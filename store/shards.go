@@ -1,7 +1,8 @@
 package store
 
-// Together returns the definition with the numbers of all rows of a key, for the answer
-// that is their sum. Of a base it is the same one each time.
+// Together returns the definition with the numbers of all rows of a key added up, for
+// the answer that is their sum. For the same base definition Together returns the same
+// definition each time.
 func (d *Definition) Together() *Definition {
 	if d.plans == nil || d.plans.number != d.Number {
 		return d.addRows()

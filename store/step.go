@@ -15,7 +15,7 @@ func (r *Rule) decide(verb Verb, used, cost, parts int64) (allowed, never bool, 
 	return r.take(verb, used, cost, parts)
 }
 
-// slide decides a verb on a sliding window, into an outcome that has Before and TS.
+// slide decides a verb on a sliding window, into an outcome whose Before and TS are set.
 func (r *Rule) slide(o *outcome, now int64, verb Verb, cost int64) {
 	prev, cur := algebra.Halves(o.Before)
 	if verb >= VerbCharge {
@@ -43,7 +43,7 @@ func (r *Rule) slide(o *outcome, now int64, verb Verb, cost int64) {
 	}
 }
 
-// take decides Take, Check and Reserve, and a TakeUpTo of nothing, which is a Check.
+// take decides Take, Check and Reserve, and a TakeUpTo of cost 0, which is a Check.
 func (r *Rule) take(verb Verb, used, cost, parts int64) (allowed, never bool, granted, after, short, ahead int64) {
 	units, most := algebra.UnitsOf(cost, r.Unit), r.Cap
 	if r.Leaky && verb != VerbTakeUpTo || verb == VerbReserve && cost > 0 {

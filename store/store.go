@@ -12,13 +12,12 @@ import (
 // Its Abilities say what else a store can do. A store that holds resources also has a
 // method Close() error.
 type Store interface {
-	// Apply decides each group of a batch at one instant of the store's clock, all or
-	// nothing, and writes its answers, or an error, into the group. Groups are independent
-	// of each other: one may fail, or be refused, while its neighbour is allowed, and two
-	// groups of a batch may use the same key, one after the other. If Apply returns an
-	// error, no group has an answer: the store could not decide any, and the error wraps
-	// ErrStore. Apply must not keep the batch, nor anything in it but key strings and
-	// definitions, after it returns.
+	// Apply decides each group of a batch at one instant of the store's clock, all or nothing,
+	// and writes its answers, or an error, into the group. Groups are independent of each
+	// other: one may fail, or be refused, while its neighbour is allowed, and two groups of a
+	// batch may use the same key, one after the other. If Apply returns an error, no group has
+	// an answer: the store could not decide any, and the error wraps ErrStore. Apply must not
+	// keep the batch, nor anything in it but key strings and definitions, after it returns.
 	//
 	// Apply returns when ctx ends, or soon after. A group whose charge may have been made
 	// by then has an error that wraps ErrOutcomeUnknown.
@@ -33,7 +32,7 @@ type Batch struct {
 	// common batch of one group of one op without an allocation.
 	Groups []Group
 
-	group [1]Group // backs Groups of a batch of one, so that it allocates nothing
+	group [1]Group // memory for Groups of a batch of one, so that it needs no allocation
 	op    [1]Op
 }
 
@@ -43,9 +42,9 @@ type Batch struct {
 // Err, Allowed and Reserved, and so overwrites what an earlier Apply has left there.
 type Group struct {
 	// Ops are the operations, each on a key of its own: the costs of two takes of one key
-	// are added up by the caller. Their order means nothing to the store. Ops is empty if a
-	// reservation is cancelled or a hold is settled or extended; for a hold the store then
-	// sets it, perhaps in the memory that it has.
+	// are added up by the caller. The order of Ops means nothing to the store. Ops is empty
+	// if a reservation is cancelled or a hold is settled or extended; for a hold the store
+	// then sets it, perhaps in the memory that it has.
 	Ops []Op
 
 	// ID identifies the reservation to cancel, or the one to make if an op has to wait for
@@ -55,21 +54,20 @@ type Group struct {
 	// give back may be granted to others before it is due.
 	ID Reservation
 
-	// Cancel gives back the tokens of the reservation ID, of all of its keys in one
-	// step. Ops is then empty. Err is ErrReservation if nothing can be given back.
+	// Cancel gives back the tokens of the reservation ID, of all of its keys in one step. Ops
+	// is then empty. Err is ErrReservation if Cancel finds nothing that can be given back.
 	Cancel bool
 
-	// Hold makes, settles or extends a hold. It is nil if the group is not about a hold. The
-	// store writes its answers into it, so each call needs a HoldCall of its own.
+	// Hold makes, settles or extends a hold. Hold is nil if the group is not about a hold.
+	// The store writes its answers into it, so each call needs a HoldCall of its own.
 	Hold *HoldCall
 
-	// NoWait says that the store should not wait for another transaction that has the row of
-	// a limit with shards: Err is then ErrLocked, and the caller tries another row. A store
-	// may ignore it.
+	// Err is then ErrLocked, and the caller tries another row of the key. Err is then
+	// ErrLocked, and the caller tries another row. A store may ignore NoWait.
 	NoWait bool
 
-	// Err is set by the store if it could not decide the group, and to nil if it could;
-	// a refusal is no error. The other results mean nothing if it is set. See the
+	// Err is the store's error if it could not decide the group, and nil if it could; a
+	// refusal is no error. If Err is set, the other results mean nothing. See the
 	// package comment for the classes of errors.
 	Err error
 
@@ -79,7 +77,7 @@ type Group struct {
 	Allowed bool
 
 	// Reserved is set by the store if it keeps a reservation under ID until it is due.
-	// It is false if no op has to wait, because there is then nothing to cancel.
+	// Reserved is false if no op has to wait, because there is then nothing to cancel.
 	Reserved bool
 }
 
@@ -88,9 +86,9 @@ type Group struct {
 // decides, and the Answer.
 type Op struct {
 	// Def is the definition of the limit, or of the plan that the caller names, as
-	// Registry.Lookup and Definition.WithPlan return it. It may be out of date when the
-	// store decides: the store then uses the newest of the same limit and plan. After
-	// Apply it is the definition that decided.
+	// Registry.Lookup and Definition.WithPlan return it. Def may be out of date when
+	// the store decides: the store then uses the newest of the same limit and plan.
+	// After Apply, Def is the definition that decided.
 	Def *Definition
 	// Key is the bucket: at most MaxKey bytes, and 3 more if the limit has shards, compared
 	// byte by byte. The same key of two limits is two buckets. "" is the limit's shared
@@ -100,40 +98,41 @@ type Op struct {
 	// that may be in a group of several.
 	Verb Verb
 	// Bounded refuses a VerbReserve whose delay would be longer than MaxDelay. Retry of the
-	// refusal is then the time until the delay would be short enough. With it, a Wait that
-	// would last beyond its deadline is refused at once and takes nothing. A Limiter sets it
-	// for all attempts of a wait: a refusal then begins no block, whatever the verb is.
+	// refusal is then the time until the delay would be short enough. With Bounded, a Wait
+	// that would last beyond its deadline is refused at once and takes nothing. A Limiter sets
+	// Bounded for all attempts of a wait: a refusal of one begins no block, whatever the verb
+	// is.
 	Bounded bool
 	// Takes has a bit for each take of the call that the op is a part of, from the lowest: a
 	// take is an op of its own limit and one of each parent, and ops of the same limit and
 	// key are one. Settling a hold has a cost for each take, and finds its ops by these
-	// bits. If it is 0 when a hold is made, each op is a take.
+	// bits. If Takes is 0 when a hold is made, each op is a take.
 	Takes uint16
 	// Cost is in tokens, 0 to MaxInt. An op of cost 0 takes nothing and makes no row: it
 	// reads the bucket. VerbReset ignores the cost.
 	Cost int64
-	// MaxDelay is in µs, 0 or more. At 0 only free tokens are reserved. Without Bounded it
-	// means nothing.
+	// MaxDelay is in µs, 0 or more. With a MaxDelay of 0 only free tokens are reserved.
+	// Without Bounded, MaxDelay means nothing.
 	MaxDelay int64
 	// Floor is how many tokens must stay free after a VerbTake or a VerbCheck, which is
 	// refused otherwise, and is Never if Cost and Floor are more than the burst. With
-	// other verbs it must be 0: front ends answer a *FieldError.
+	// other verbs Floor must be 0: front ends answer a *FieldError.
 	Floor int64
 	// Fraction is how much of the rate a VerbTake or a VerbCheck may use, in 1024ths: its
 	// tokens cost 1024/Fraction times as many units, but at most all that are left free by
-	// Floor. 0 is all of the rate. With other verbs it must be 0. A Limiter sets it for
-	// adaptive limits.
+	// Floor. 0 is all of the rate. With other verbs Fraction must be 0. A Limiter sets
+	// Fraction for adaptive limits.
 	Fraction int64
 	// Phase says where the windows of Key begin if they are spread, or is 0 if that
-	// is not known yet: computing it costs more than the rest of a decision. Set it
-	// to 0 when you change Key, or Def to another limit.
+	// is not known yet: computing it costs more than the rest of a decision. Set
+	// Phase to 0 when you change Key, or Def to another limit.
 	Phase int64
 
-	held int64 // a VerbCharge may cost so much in any case: an expired hold held it
+	held int64 // a VerbCharge may always cost this much: an expired hold held it
 
 	// Asked is the definition that the caller named, once the store has decided the op and
-	// set Def to the definition that decided, such as that of an override. If it is nil, Def
-	// is also what the caller named.
+	// set Def to the definition that decided, such as that of an override. If Asked is nil,
+	// Def is also the definition that the caller named.
 	Asked *Definition
 
 	Answer
@@ -145,47 +144,48 @@ type Op struct {
 // answer means nothing.
 type Answer struct {
 	// Allowed is whether this op alone is allowed. The call is allowed if all ops of its
-	// group are: see Group.Allowed. Ops that are not allowed have the limits that refused.
+	// group are: see Group.Allowed. Ops that are not allowed name the limits that refused.
 	Allowed bool
 	// Never means that the op can never be allowed, however long the caller waits: the
 	// cost and floor are more than the limit can ever hold, or the plan is blocked
 	// without an end. Retry is then 0.
 	Never bool
 	// Shadow means that the op is allowed only because the limit is in shadow mode:
-	// enforcing it would have refused. Nothing was taken, and Retry is what the
-	// refusal would have said.
+	// enforcing it would have refused. A call with Shadow took nothing, and Retry
+	// is what the refusal would have said.
 	Shadow bool
 	// Bound means that Retry is not exact. The key has live holds, and the call may be
 	// allowed before Retry, if one of them is settled to less than it took. Or the override
-	// that decided ends: then Retry is at most the time until that, and the call may be
-	// refused once more. Or the row stays under another definition than the one that
-	// decided, because less comes back under that one.
+	// that decided will end: then Retry is at most the time until its end, and the call may
+	// be refused once more. Or the row stays under another definition than the one that
+	// decided, because under it less comes back.
 	Bound bool
-	// Source is what made the answer. A store leaves it 0, SourceStore.
+	// Source says who made the answer. A store leaves Source at 0, SourceStore.
 	Source Source
 	// Granted is the number of tokens taken: the cost, or after VerbTakeUpTo perhaps fewer.
-	// It is 0 after a Check, a Refund and a Reset.
+	// Granted is 0 after a Check, a Refund and a Reset.
 	Granted int64
-	// Remaining is the number of whole tokens left after the op. It is 0 in debt, and MaxInt
-	// under an unlimited plan. For a concurrency limit it is how many more may be held.
+	// Remaining is the number of whole tokens left after the op. Remaining is 0 in debt, and
+	// MaxInt under an unlimited plan. For a concurrency limit Remaining is how many more
+	// tokens may be held.
 	Remaining int64
 	// Retry is the time in µs until the first instant at which the same op would be allowed
-	// if nobody else took tokens, exact to the tick unless Bound is set. One µs earlier it is refused. It is 0
-	// if the op is allowed and not in shadow mode, or if Never is set. A caller of several
-	// ops waits for the longest.
+	// if nobody else took tokens, exact to the tick unless Bound is set. One µs before Retry
+	// the op is refused. Retry is 0 if the op is allowed and not in shadow mode, or if Never
+	// is set. A caller of several ops waits for their longest Retry.
 	Retry int64
 	// Reset is the time in µs until the bucket is full, and 0 if it is. For a concurrency
-	// limit it is the time until the last of its holds expires.
+	// limit Reset is the time until the last of its holds expires.
 	Reset int64
 	// Delay is the time in µs until what was reserved is due, 0 if the tokens were
 	// free. The group is due after the longest Delay of its ops.
 	Delay int64
-	// Used and TS are the row under Op.Def: Used units at the time TS, in µs. Decorators
+	// Used and TS are the row under Op.Def: the units in use at the time TS, in µs. Decorators
 	// compute later states from them. TS is 0 if the store does not return them.
 	Used, TS int64
 }
 
-// RuleFor returns the present rule for the op's key. It is Def.Rule, or if windows are
+// RuleFor returns the present rule for the op's key. That is Def.Rule, or if windows are
 // spread by key, a copy in scratch with the origin of the key. The origin is computed from
 // the limit's name, the key and the period, so that all stores and programs agree, and a
 // row that was deleted comes back with the same windows. RuleFor sets Phase if the rule
@@ -215,9 +215,9 @@ var sources = []string{"store", "deny-cache", "lease", "fallback-open", "fallbac
 // "fallback-closed" or "fallback-local". Any other value is "unknown".
 func (s Source) String() string { return nameOf(sources, int(s)) }
 
-// A Definer keeps limits. If a store has none, the Limiter keeps the limits in its own
-// memory: each process must then define them, and a change must be made in each. A store
-// whose limits are in this process only can be a Definer over a Registry:
+// A Definer keeps limits. If a store is no Definer, the Limiter keeps the limits in its
+// own memory: each process must then define them, and a change must be made in each. A
+// store whose limits exist only in this process can be a Definer over a Registry:
 //
 //	func (s *Store) Registry() *store.Registry { return &s.limits }
 //
@@ -239,8 +239,8 @@ type Definer interface {
 	// wraps ErrDenied if the store's server does not let this program define limits.
 	Define(ctx context.Context, l Limit, owner string) (*Definition, error)
 	// Drop removes a limit as Registry.Drop does, with its rows, records, holds and
-	// overrides. The error is one of Registry.Drop, or wraps ErrStore or ErrDenied as that of
-	// Define does.
+	// overrides. The error is one that Registry.Drop returns, or wraps ErrStore or ErrDenied
+	// like that of Define.
 	Drop(ctx context.Context, name, owner string) error
 }
 
@@ -252,15 +252,15 @@ type Definer interface {
 //	_, _, err := op.Step(now, k.State, true)
 //	// op.Remaining and op.Reset are the key's at now, and op.Def is what decides it
 //
-// Of a concurrency limit op.Reset means nothing, because the row does not say when its
-// holds expire.
+// For a concurrency limit op.Reset means nothing, because the row does not say when
+// its holds expire.
 type KeyState struct {
 	// Key is "" for the shared bucket. A store that keeps no text of the limit's keys
 	// cannot list them; see Limit.ListKeys.
 	Key string
 	State
 	// Others are the other rows of the key that a limit with shards has. Limiter.Keys sets
-	// it; a store lists each row by itself.
+	// Others; a store lists each row separately.
 	Others []State
 }
 
@@ -286,17 +286,17 @@ func (b *Batch) Single() (*Group, *Op) {
 }
 
 // Step decides the op at now, in µs, on its row as if it were alone, and sets its
-// answer. It returns the row to store, and whether it must be stored; a row with
-// Used 0 may be deleted instead. A refusal may have to be stored too: it moves a row to a
-// plan under which more tokens come back. With dry, nothing is taken. If the override of the
-// key decides, it replaces Def. The error is ErrStaleDefinition if the row is of a
-// later version than Def.
+// answer. Step returns the row to store, and whether it must be stored; a row with Used 0
+// may be deleted instead. A refusal may have to be stored too: it moves a row to a plan
+// under which more tokens come back. With dry, nothing is taken and the state is only read.
+// If the override of the key decides, it replaces Def. The error is ErrStaleDefinition if
+// the row is of a later version than Def.
 //
 // Step has no other effect than on the op, and reads no clock, so that a store may call
-// it, lose a race for the row, and call it again with the new row. A store needs nothing
-// else for a call of one key without records. DecideIn decides calls of a row that has
-// Lows, those that make a reservation, and those of a limit with a Block. A store without records that can replace a row
-// only if nobody else has changed it needs no lock:
+// it, lose a race for the row, and call it again with the new row. For calls of one key
+// without records a store needs nothing else than Step. DecideIn decides calls of a row that
+// has Lows, calls that make a reservation, and calls of a limit with a Block. A store without
+// records that can replace a row only if nobody else has changed it needs no lock:
 //
 //	for {
 //		row := load(op.Def.Name, op.Key)
@@ -310,10 +310,10 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 	return row, write, err
 }
 
-// StepRow is Step that replaces row by the row to store. It saves copies, which cost
-// more than the rest of a common call.
+// StepRow is Step, but it replaces row by the row to store. StepRow saves copies,
+// which cost more than the rest of a common call.
 func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
-	var own State // the row under its own definition, not converted to another plan
+	var own State // the row under its own definition, before conversion to another plan
 	var from *Definition
 	if row.Override != nil || row.Version != op.Def.Number && *row != (State{}) || op.Def.Mode > Shadow {
 		own = *row
@@ -355,7 +355,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	}
 	op.fill(&o, rule, now, dry)
 	moves := refused && from != nil && from.Number != op.Def.Number && o.Before > 0 && !rule.Sliding
-	if moves && !op.Def.moves(from) { // the answer is that of a row that has moved, whose tokens may come back later
+	if moves && !op.Def.moves(from) { // the answer describes a row that has moved, whose tokens may come back later
 		moves, op.Bound = false, true
 	} else if moves && op.Cost == 0 {
 		moves, op.Retry = false, op.retryStaying(from, own, rule, o.Before, now)
@@ -363,7 +363,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	if !o.Allowed && op.Verb != VerbCharge {
 		op.boundByEnd(now)
 	}
-	if from != nil && op.Def.Mode == Unlimited { // a Refund or Reset: its other numbers are those of the row
+	if from != nil && op.Def.Mode == Unlimited { // a Refund or Reset: other numbers in the answer are those of the row
 		op.Remaining = MaxInt
 	}
 	row.Used, row.TS, row.Version = o.After, o.TS, op.Def.rowNumber()
@@ -379,9 +379,9 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	return write, nil
 }
 
-// retryStaying returns the retry of a refused op of nothing by the rule r, which leaves its
-// row, own, under the definition from: when so much has come back under that that no more
-// units are used than r allows. Of these before are used now.
+// retryStaying returns the retry of a refused op that leaves its row, own, under the
+// definition from: the time at which so much has come back under from that the rule r
+// allows the op. Of the units, before are used now.
 func (op *Op) retryStaying(from *Definition, own State, r *Rule, before, now int64) int64 {
 	lower := *r
 	lower.Cap -= algebra.UnitsOf(op.Floor, r.Unit)
@@ -393,8 +393,8 @@ func (op *Op) retryStaying(from *Definition, own State, r *Rule, before, now int
 	return slower.wait(used-algebra.MulDiv(before-short, slower.Unit, r.Unit, false), t, now)
 }
 
-// touch returns the lows of a row that is written. A row that was full, or is now,
-// has none, because a store may delete it together with its lows.
+// touch returns the lows of a row that is written. A row that was full, or becomes
+// full, has no lows, because a store may delete it together with them.
 func (op *Op) touch(l *Lows, o *outcome) *Lows {
 	if o.Before == 0 || o.After == 0 {
 		return nil
@@ -406,8 +406,8 @@ func (op *Op) touch(l *Lows, o *outcome) *Lows {
 	return next
 }
 
-// clipped reports whether a charge stopped at MaxUsed. Nothing may then be given
-// back of what was taken before.
+// clipped reports whether a charge stopped at MaxUsed. If so, nothing that was
+// taken before may be given back.
 func (op *Op) clipped(o *outcome) bool {
 	return op.Verb == VerbCharge && o.Allowed && o.After < o.Before+algebra.UnitsOf(op.Cost, op.Def.Rule.Unit)
 }
@@ -416,8 +416,8 @@ func (op *Op) clipped(o *outcome) bool {
 func (op *Op) bounded() bool { return op.Bounded && op.Verb == VerbReserve }
 
 // bound refuses a reservation whose delay is above MaxDelay. The reservation can never be
-// allowed if even a full bucket would be due too late. Retry is the time until it may go so
-// far into debt: see retryBounded.
+// allowed if even a full bucket would be due too late. Retry is the time until the row may
+// go so far into debt: see retryBounded.
 func bound(o *outcome, r *Rule, op *Op) {
 	if o.Never || o.Allowed && o.Delay <= op.MaxDelay {
 		return
@@ -430,14 +430,15 @@ func bound(o *outcome, r *Rule, op *Op) {
 }
 
 // retryBounded moves the retry of a bounded reservation to the first time at which its
-// delay is at most MaxDelay. That is within the tick of the retry, or within a later tick
+// delay is at most MaxDelay. That time is within the tick of the retry, or within a later tick
 // if that is shorter, as a month may be. If windows begin with a call, waiting for a full
-// bucket does not make the delay shorter: then it sets Never. row is the row before the op.
+// bucket does not make the delay shorter: retryBounded then sets Never. row is the row before
+// the op.
 func (op *Op) retryBounded(o *outcome, row State, now int64) {
 	delayAt := func(at int64) int64 {
 		then := *op
 		then.Bounded = false
-		_, _, _ = then.Step(at, row, false) // the op's own step has found no later version
+		_, _, _ = then.Step(at, row, false) // the op's own step has found no later version, so this one returns no error
 		return then.Delay
 	}
 	for tries := 0; tries < 16; tries++ {
@@ -454,14 +455,14 @@ func (op *Op) retryBounded(o *outcome, row State, now int64) {
 }
 
 // fill sets the Answer from the outcome under rule r. With dry nothing was taken, and the
-// answer is what would be left.
+// answer says what would be left.
 func (op *Op) fill(o *outcome, r *Rule, now int64, dry bool) {
 	a := &op.Answer
 	*a = Answer{Allowed: o.Allowed, Never: o.Never, Retry: o.Retry, Delay: o.Delay}
 	used := o.Before
 	switch {
 	case !o.Allowed:
-		if op.Def.Mode == Shadow && op.Verb != VerbCharge { // a charge that is too large is an error
+		if op.Def.Mode == Shadow && op.Verb != VerbCharge { // in shadow mode, a charge that is too large is still an error
 			a.Allowed, a.Shadow = true, true
 		}
 	case dry:
@@ -474,15 +475,14 @@ func (op *Op) fill(o *outcome, r *Rule, now int64, dry bool) {
 	a.Reset = r.TimeToFull(used, o.TS, now)
 }
 
-// Decide decides a group at now, in µs, all or nothing. rows has the rows of its
-// ops, in their order. Decide sets the answers, Allowed and Reserved, replaces each
-// row by the one to store, and sets write[i] if row i must be stored. The error is
-// ErrStaleDefinition if a row is of a later version than its op's Def; then nothing
-// may be stored.
+// Decide decides a group at now, in µs, all or nothing. rows has the rows of its ops, in
+// their order. Decide sets the answers, Allowed and Reserved, replaces each row by the one
+// to store, and sets write[i] if row i must be stored. The error is ErrStaleDefinition if a
+// row is of a later version than its op's Def; then nothing may be stored.
 //
-// It is for groups of ops on rows without Lows; reservations, cancellations and holds need
-// records, and DecideIn decides them. rows and write must be at least as long as Ops. All
-// rows must have been locked before now was read, and must stay locked until they are
+// Decide is for groups of ops on rows without Lows; reservations, cancellations and holds
+// need records, and DecideIn decides them. rows and write must be at least as long as Ops.
+// All rows must have been locked before now was read, and must stay locked until they are
 // stored, or the store must write each only if it is still the row that was read. Reserved
 // says that an op has to wait. If the group has an ID, DecideIn decides it instead and
 // keeps the reservation; otherwise the store sets Reserved to false.
@@ -502,7 +502,7 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 	return g.decide(now, func(i int) State { return old[i] }, rows, write)
 }
 
-// decide is Decide. old returns the rows before it.
+// decide is Decide; old returns the rows as they were before.
 func (g *Group) decide(now int64, old func(i int) State, rows []State, write []bool) error {
 	g.Allowed, g.Reserved = true, false
 	for i := range g.Ops {
@@ -522,8 +522,8 @@ func (g *Group) decide(now int64, old func(i int) State, rows []State, write []b
 	}
 	g.Reserved = false
 	for i := range g.Ops {
-		write[i] = write[i] && g.Ops[i].Granted == 0 && g.Ops[i].Verb < VerbCharge // a refusal may move the row
-		g.Ops[i].Delay = 0                                                         // nothing is reserved
+		write[i] = write[i] && g.Ops[i].Granted == 0 && g.Ops[i].Verb < VerbCharge // a refusal may move the row to another plan
+		g.Ops[i].Delay = 0                                                         // a refused group reserves nothing
 		if g.Ops[i].Granted > 0 || g.Ops[i].Verb >= VerbRefund {
 			if _, _, err := g.Ops[i].Step(now, old(i), true); err != nil {
 				return err
@@ -561,8 +561,8 @@ func (g *Group) takeLeast(now int64, old func(i int) State, rows []State, write 
 }
 
 // Due returns the time in µs after now at which the group's reservation is due: the
-// longest Delay of its ops that take something, and 0 if none has to wait. From then on
-// the reservation cannot be cancelled, and the store may forget it.
+// longest Delay of its ops that take something, and 0 if none has to wait. From that
+// time on the reservation cannot be cancelled, and the store may forget it.
 func (g *Group) Due() int64 {
 	var due int64
 	for i := range g.Ops {

@@ -21,8 +21,8 @@ import (
 // Lows by Group.Decide, and all others by DecideIn over a Table of the same rows.
 type Table interface {
 	// Row returns the row of a key, or the zero State if there is none. In both cases it
-	// sets the Override of the State to the one that SetOverride got for the key. From Row
-	// on until the transaction ends nobody else may change the row or its records.
+	// sets the Override of the State to the one that SetOverride got for the key. From the
+	// call of Row until the transaction ends nobody else may change the row or its records.
 	Row(limit, key string) (State, error)
 
 	// SetRow stores a row, but not its Override. If the State is zero, it deletes the row;
@@ -54,9 +54,9 @@ type Table interface {
 	// delete it at any time from h.Due on, when it can no longer be cancelled.
 	SetPending(id Reservation, h Pending) error
 
-	// SetOverride stores the override of a key, or deletes it if o is nil. It must keep one
-	// that has ended until DecideIn or SweepRow deletes it, because the row must be
-	// converted as of its end. It stores ID and Version too.
+	// SetOverride stores the override of a key, or deletes it if o is nil. The table must
+	// keep an override that has ended until DecideIn or SweepRow deletes it, because the
+	// row must be converted as of its end. The table stores ID and Version of an override too.
 	SetOverride(limit, key string, o *Override) error
 
 	// Hold returns what SetHold stored under an id, or the zero Hold if there is nothing.
@@ -64,8 +64,8 @@ type Table interface {
 
 	// SetHold stores a hold, or deletes it if h is zero. The table may delete it at
 	// any time from h.Forget on, and earlier if it is full and the hold has ended. SetRecord
-	// stores its records. While all holds that it keeps are live, it may return an error that
-	// wraps ErrFull for a new one.
+	// stores the records of a hold. While all holds that the table keeps are live, it may
+	// return an error that wraps ErrFull for a new one.
 	SetHold(id string, h Hold) error
 }
 
@@ -75,16 +75,16 @@ type Pending struct {
 	// Due is the time in µs on the store's clock at which the last part is due; the
 	// reservation can be cancelled before.
 	Due int64
-	// Parts has one for each key from which tokens were taken, also for keys whose tokens
-	// were free, because a cancellation gives back all. If a row has no record of its part,
-	// because the key was reset, the reservation cannot be cancelled.
+	// Parts has an entry for each key from which tokens were taken, also for keys whose
+	// tokens were free, because a cancellation gives back all of them. If a row has no
+	// record of its part, because the key was reset, the reservation cannot be cancelled.
 	Parts []Part
 }
 
 // DecideIn decides the group on the rows of a table, writes the rows that change,
-// and sets the group's answers. It makes and cancels reservations, converts rows of
-// older versions of a limit to the present one, and ends the reservations of a key
-// that is reset. It begins the block of a key that ran out, if its limit has a Block.
+// and sets the group's answers. DecideIn makes and cancels reservations, converts rows of
+// older versions of a limit to the present one, and ends the reservations of a key that
+// is reset. If a limit has a Block, DecideIn begins it for a key that ran out.
 //
 // now is the time of the store's clock, in µs, read after the rows of the group were
 // locked. limits has the store's limits: an op whose limit has changed since it was
@@ -92,10 +92,10 @@ type Pending struct {
 //
 // The error is one of the table's, or ErrReservation if the reservation cannot be
 // cancelled, or wraps ErrUnknownLimit if a limit was dropped meanwhile, or is
-// ErrStaleDefinition if a row is of a later version than limits has. In that case another
-// process has changed the limit, and the store must read its limits again. For a hold it
-// may also be ErrUnknownHold, ErrHoldConflict or a *FieldError. The store sets Err to it,
-// and undoes what the table has written.
+// ErrStaleDefinition if a row is of a later version than limits has. In the last case
+// another process has changed the limit, and the store must read its limits again. For a
+// hold it may also be ErrUnknownHold, ErrHoldConflict or a *FieldError. The store sets
+// Err to this error, and undoes what the table has written.
 func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	if g.Cancel {
 		return g.cancelIn(t, limits, now)
@@ -121,7 +121,7 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	return g.decideRows(t, now, r.entries, r.rows)
 }
 
-// A room has zero entries and rows for the ops of a group.
+// A room has zero entries and rows for the ops of one group, to be reused.
 type room struct {
 	entries []entry
 	rows    []State
@@ -135,7 +135,7 @@ func roomFor(n int) *room {
 	return r
 }
 
-// end recycles the room.
+// end recycles the room for another group.
 func (r *room) end() {
 	clear(r.entries)
 	clear(r.rows)
@@ -224,7 +224,7 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 		}
 		switch {
 		case reset: // without its record, a reservation or hold can no longer be given back
-			ended := slices.DeleteFunc(e.records, func(r Record) bool { return r.expired(now) }) // those that had expired before have given back
+			ended := slices.DeleteFunc(e.records, func(r Record) bool { return r.expired(now) }) // records that had expired before have given back their tokens
 			e.row, e.reset, e.records = State{Override: e.row.Override}, append(e.reset, ended...), nil
 			if e.override.unblocked() != e.override {
 				e.override = e.override.Under
@@ -256,7 +256,7 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 
 // refresh sets Def to the present definition of the limit.
 func (op *Op) refresh(limits *Registry, hold bool) error {
-	if terms.IsOverride(op.Def.Number) { // an earlier call of refresh or choose has set it
+	if terms.IsOverride(op.Def.Number) { // true if an earlier call of refresh or choose has set it
 		op.Def = op.Asked
 	}
 	switch d, base := limits.Lookup(op.Def.Name), op.Def.Base(); {
@@ -273,8 +273,8 @@ func (op *Op) refresh(limits *Registry, hold bool) error {
 	return op.Def.CheckVerb(op.Verb, hold)
 }
 
-// Took returns the tokens that an op took of its row and that can be given back: Granted,
-// or 0 after a Charge or under an unlimited plan.
+// Took returns how many tokens an op took of its row that can be given back: Granted, or
+// 0 after a Charge or under an unlimited plan.
 func (op *Op) Took() int64 {
 	if op.Verb == VerbCharge || op.Def.Mode == Unlimited && op.Def.Algorithm != Concurrency {
 		return 0
@@ -282,7 +282,7 @@ func (op *Op) Took() int64 {
 	return op.Granted
 }
 
-// room checks that a key may have one more record, for op. The error is a *FieldError of
+// room checks that the key of op may have one more record. The error is a *FieldError of
 // the field "key".
 func (op *Op) room(t Table, e *entry, now int64) error {
 	live, err := t.Live(op.Def.Name, op.Key, now)
@@ -311,30 +311,30 @@ func (op *Op) room(t Table, e *entry, now int64) error {
 	return nil
 }
 
-// FailsOpen reports whether a limit allows an op that its store failed to decide: it does
-// with FailOpen, and in Shadow mode if the verb is one that can be refused. A decorator
-// that decides failed ops sets Answer.Shadow of the latter.
+// FailsOpen reports whether a limit allows an op that its store failed to decide: with
+// FailOpen it does, and in Shadow mode it does for verbs that can be refused. A decorator
+// that decides failed ops sets Answer.Shadow if Shadow mode allowed them.
 func (op *Op) FailsOpen() bool {
 	return op.Def.OnStoreError == FailOpen || op.Def.Mode == Shadow && op.Verb <= VerbReserve
 }
 
 // An entry is the state of a key in a table, while a call is decided.
 type entry struct {
-	def      *Definition // the limit's base
+	def      *Definition // the limit's base definition
 	key      string
 	row      State
-	records  []Record  // those that were read or made: see all
-	stored   []Record  // those that were read, as they were
-	reset    []Record  // those that a reset ended
-	override *Override // as stored in the table
+	records  []Record  // the records that were read or made: see all
+	stored   []Record  // the records that were read, as they were stored
+	reset    []Record  // records that a reset ended
+	override *Override // override as it is stored in the table
 	all      bool      // stored has all records of the key
 	changed  bool      // the row or a record was changed
-	one      [2]Record // backs records of two, or stored and records of one
+	one      [2]Record // memory for two records, or for one stored and one changed record
 }
 
-// read reads an entry. If one of its records has ended, or the row is of another version of
-// its limit, it reads all of them, converts row and records, and gives back the holds that
-// have expired. def is any definition of the limit.
+// read reads the entry of a key from the table. If one of its records has ended, or the row
+// is of another version of its limit, read reads all records, converts row and records, and
+// gives back the holds that have expired. def is any definition of the limit.
 func (e *entry) read(t Table, def *Definition, key string, now int64) (err error) {
 	e.def, e.key = def.Base(), key
 	if e.row, err = t.Row(e.def.Name, key); err != nil {
@@ -348,7 +348,7 @@ func (e *entry) read(t Table, def *Definition, key string, now int64) (err error
 	return e.bring(t, now)
 }
 
-// isDue reports whether a record may have ended or fallen due that was not read.
+// isDue reports whether a record that was not read may have ended or fallen due.
 func (e *entry) isDue(now int64) bool { return !e.all && e.row.Lows != nil && now >= e.row.Lows.Due }
 
 // bring reads all records, and brings them up to date.
@@ -359,7 +359,7 @@ func (e *entry) bring(t Table, now int64) (err error) {
 	return err
 }
 
-// load reads all records, unless they were read.
+// load reads all records, unless that was done before.
 func (e *entry) load(t Table) (err error) {
 	if !e.all {
 		e.stored, err = t.Records(e.def.Name, e.key)
@@ -368,8 +368,8 @@ func (e *entry) load(t Table) (err error) {
 	return err
 }
 
-// advance converts the row and its records, all of which were read, to the present version,
-// and gives back the holds that have expired.
+// advance converts the row and all records, which must have been read, to the present
+// version, and gives back the holds that have expired.
 func (e *entry) advance(now int64) (err error) {
 	if e.row.Version == 0 && len(e.records) == 0 {
 		return nil
@@ -383,21 +383,21 @@ func (e *entry) advance(now int64) (err error) {
 	e.records, e.reset = b.records, append(e.reset, b.reset...)
 	e.count()
 	if l := e.row.Lows; l != nil && was != nil && l.Due != was.Due && slices.Equal(e.records, e.stored) {
-		e.changed = true // nothing has ended: the first record to end was given back before
+		e.changed = true // otherwise nothing has ended: the first record to end was given back before
 	}
 	return err
 }
 
-// count counts the records again, all of which were read.
+// count counts the records again, all of which must have been read.
 func (e *entry) count() {
 	if e.row.Lows != nil {
 		e.row.Lows = e.row.Lows.Count(e.records)
 	}
 }
 
-// find returns the index in records of that of part p of the hold with an id, or of a
-// reservation if id is "". It is negative if there is none. It reads no other record unless
-// one waits or the row must be converted.
+// find returns the index in records of the record of part p of the hold with the given id,
+// or of a reservation if id is "". The index is negative if there is no such record. find
+// reads no other record unless one waits or the row must be converted.
 func (e *entry) find(t Table, p *Part, id string, now int64) (i int, err error) {
 	if l := e.row.Lows; l != nil && l.Waits || e.isDue(now) || e.row.Version != 0 && !e.own(now).isCurrent(&e.row) {
 		if err = e.bring(t, now); err != nil {
@@ -411,7 +411,7 @@ func (e *entry) find(t Table, p *Part, id string, now int64) (i int, err error) 
 		}
 		e.one = [2]Record{r, r}
 		e.stored = e.one[:1:1]
-		if r.expired(now) { // it is of lows that the row had earlier
+		if r.expired(now) { // the record belongs to lows that the row had earlier
 			e.changed = true
 			return -1, nil
 		}
@@ -458,7 +458,7 @@ func (e *entry) writeRow(t Table, now int64) error {
 	if err := t.SetRow(e.def.Name, e.key, row); err != nil {
 		return err
 	}
-	kept := e.records // in the order of stored, and those that were made after them
+	kept := e.records // in the order of stored, then the records made later
 	for i := range e.stored {
 		was, r := &e.stored[i], Record{}
 		if len(kept) > 0 && kept[0].ID() == was.ID() {
@@ -478,8 +478,8 @@ func (e *entry) writeRow(t Table, now int64) error {
 	return nil
 }
 
-// noteReset sets Reset of part i of the hold h with an id if a reset that was not yet stored
-// ended its record.
+// noteReset sets Reset of part i of the hold h with the given id if a reset not yet stored
+// has ended the part's record.
 func (e *entry) noteReset(h *Hold, i int, id string) {
 	if slices.ContainsFunc(e.reset, func(r Record) bool { return h.Parts[i].names(r, id) }) {
 		h.reset(i)
@@ -488,10 +488,10 @@ func (e *entry) noteReset(h *Hold, i int, id string) {
 
 // SetOverrideIn sets an override of a key of limit d at the time now, in µs, in place of the
 // one of its kind, and returns it with its ID and Version, and with what it replaced. Its Key
-// is key, whatever o says. It converts the row of the key in the same step, and stores what
-// changes in the table, as DecideIn does: the store runs it in a transaction, and undoes
-// what the table has written after an error. The error is one of the table's, a *FieldError
-// as of CheckOverride, or ErrStaleDefinition.
+// is key, whatever o says. SetOverrideIn converts the row of the key in the same step, and
+// stores what changes in the table, as DecideIn does: the store runs it in a transaction, and
+// undoes what the table has written after an error. The error is one of the table's, a
+// *FieldError as CheckOverride returns it, or ErrStaleDefinition.
 func (d *Definition) SetOverrideIn(t Table, key string, o Override, now int64) (set Override, err error) {
 	base := d.Base()
 	err = d.changeOverrideIn(t, key, now, func(was *Override) (top *Override, err error) {
@@ -507,7 +507,7 @@ func (d *Definition) SetOverrideIn(t Table, key string, o Override, now int64) (
 		kept := o
 		if kept.Replaced = nil; o.Until != 0 || was.Of(TemporaryOverride) == nil {
 			top = &kept
-		} else { // it lies under the temporary one, whose numbers may change those of it
+		} else { // the new override lies under the temporary one, whose numbers may replace its own
 			over := *was
 			over.Under = &kept
 			if over.Plan == "" || kept.Start != "" {
@@ -526,8 +526,7 @@ func (d *Definition) SetOverrideIn(t Table, key string, o Override, now int64) (
 }
 
 // EndOverrideIn ends an override of a key of limit d at the time now, in µs, and returns it,
-// or nil if the key has none of this kind. What SetOverrideIn says of the row and of errors
-// is true of it too.
+// or nil if the key has none of this kind. Row and errors are handled as by SetOverrideIn.
 func (d *Definition) EndOverrideIn(t Table, key string, kind OverrideKind, now int64) (ended *Override, err error) {
 	err = d.changeOverrideIn(t, key, now, func(was *Override) (top *Override, err error) {
 		switch ended = was.Of(kind); ended {
@@ -545,8 +544,8 @@ func (d *Definition) EndOverrideIn(t Table, key string, kind OverrideKind, now i
 	return ended, err
 }
 
-// changeOverrideIn changes the overrides of a key from those that change gets to those that
-// it returns: the one on top, or nil.
+// changeOverrideIn calls change with the overrides of a key, and stores those that change
+// returns: the one on top, or nil.
 func (d *Definition) changeOverrideIn(t Table, key string, now int64, change func(was *Override) (*Override, error)) error {
 	var e entry
 	if err := e.read(t, d, key, now); err != nil {
@@ -555,11 +554,11 @@ func (d *Definition) changeOverrideIn(t Table, key string, now int64, change fun
 	return e.changeOverride(t, now, change)
 }
 
-// changeOverride is changeOverrideIn of an entry that was read.
+// changeOverride does the work of changeOverrideIn for an entry that was read.
 func (e *entry) changeOverride(t Table, now int64, change func(was *Override) (*Override, error)) error {
 	base, was := e.def, e.override
 	top, err := change(base.renewed(was.At(now)))
-	if err != nil || top == nil && was == nil { // the row stays as it is
+	if err != nil || top == nil && was == nil { // otherwise the row stays as it is
 		return err
 	}
 	if err := e.bring(t, now); err != nil {
@@ -670,7 +669,7 @@ func deleteRow(t Table, limit, key string, now int64) error {
 		err = t.SetOverride(limit, key, nil)
 	}
 	e.records = nil
-	e.reset = slices.DeleteFunc(slices.Clone(e.stored), func(r Record) bool { return r.expired(now) }) // those have given back
+	e.reset = slices.DeleteFunc(slices.Clone(e.stored), func(r Record) bool { return r.expired(now) }) // expired records have given back their tokens
 	if err == nil {
 		err = e.writeRow(t, now)
 	}

@@ -12,7 +12,7 @@ import (
 const missingPeriod = "is missing; it is a length of time such as 1s, 1m, 1h or 1d"
 
 // String writes the limit as dipwell.ParseLimit reads it: "login=5/1m,burst=20". Settings
-// that have their default are left out.
+// that have their default values are left out.
 func (l Limit) String() string {
 	var b strings.Builder
 	first := []string{"name", "rate", "per"}

@@ -20,9 +20,9 @@ func CheckTogether(limits []Limit) (errs []error) {
 	return errs
 }
 
-// ParentsFirst returns items that have a limit each in an order in which the limits can
-// be defined: a parent before those that have it, and otherwise as they are. Drop them
-// in the reverse order.
+// ParentsFirst sorts items, each of which has a limit, into an order in which the
+// limits can be defined: a parent before its children, otherwise unchanged. To drop
+// limits, use the reverse order.
 func ParentsFirst[T any](items []T, limitOf func(*T) *Limit) []T {
 	at := make(map[string]int, len(items))
 	for i := range items {

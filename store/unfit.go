@@ -11,8 +11,8 @@ import (
 // maxFits bounds the combinations of settings that a fitting remembers, in a few megabytes.
 const maxFits = 1 << 14
 
-// A fitting looks for the first override, in the order of keys, that does not fit a new
-// definition of its limit. Overrides with the same settings are compiled once.
+// A fitting looks for the first override, in the order of keys, that would be invalid under a
+// new definition of its limit. Overrides with the same settings are compiled once.
 type fitting struct {
 	def  *Definition
 	now  int64
@@ -21,7 +21,7 @@ type fitting struct {
 	err  error
 }
 
-// A fit is what an override and the one under it set.
+// A fit is the settings of an override and of the one under it.
 type fit struct{ over, under numbers }
 
 type numbers struct {
@@ -37,7 +37,7 @@ func numbersOf(o *Override) numbers {
 	return numbers{o.Plan, o.Start, o.Rate, o.Burst, o.Period}
 }
 
-// add looks at an override that has not ended, and at the one under it.
+// add checks an override that has not ended, and the one under it.
 func (f *fitting) add(o *Override) {
 	for o = o.At(f.now); o != nil; o = o.Under {
 		if f.err != nil && o.Key >= f.key {
@@ -65,7 +65,7 @@ func (d *Definition) unfit(o *Override) error {
 			return &FieldError{Field: "plans", Reason: fmt.Sprintf("plan %s is missing, and an override gives it", o.Plan)}
 		}
 		if o.start() == "" {
-			return nil // NewDefinition has compiled it
+			return nil // NewDefinition has compiled these settings
 		}
 	}
 	p := d.planOf(o)
@@ -93,8 +93,8 @@ func (d *Definition) checkFit(old *Definition, now int64, each func(limit string
 	return unfit
 }
 
-// mayUnfit reports whether a change of a limit may make an override unfit: it changes more
-// than settings with which overrides have nothing to do.
+// mayUnfit reports whether a change of a limit may make an override invalid: it changes
+// settings on which overrides depend.
 func mayUnfit(a, b Limit) bool {
 	a.OnChange, a.Auth, a.RetryJitter, a.OnStoreError, a.Timeout = b.OnChange, b.Auth, b.RetryJitter, b.OnStoreError, b.Timeout
 	a.ListKeys, a.Usage, a.TTL, a.KeepExpired, a.Parent, a.Parts = b.ListKeys, b.Usage, b.TTL, b.KeepExpired, b.Parent, b.Parts
