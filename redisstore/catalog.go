@@ -312,7 +312,7 @@ func (l *limits) checkMove(ctx context.Context, d *store.Definition) error {
 func (l *limits) swap(ctx context.Context, name, old, text string) (change int64, err error) {
 	known := l.revision.Load()
 	args := []any{nil, nil, 1, l.s.names.limits, name, old, text, l.s.names.limits}
-	v, err := l.s.run(ctx, newCall(ctx, l.s.scripts.define, true, l.s.withClock(args)))
+	v, err := l.s.run(ctx, l.s.call(ctx, l.s.scripts.define, true, args))
 	if err != nil || v[0] < 0 {
 		return 0, err
 	}

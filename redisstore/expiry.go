@@ -55,7 +55,7 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 				names = append(names, s.names.of(s.names.overrides, d.Name, b.Key))
 			}
 			for _, name := range names {
-				calls = append(calls, newCall(ctx, s.scripts.lengthen, false, s.withClock([]any{nil, nil, 1, name, full})))
+				calls = append(calls, s.call(ctx, s.scripts.lengthen, false, []any{nil, nil, 1, name, full}))
 			}
 		}
 		for _, err := range s.runMany(ctx, calls) {

@@ -79,7 +79,7 @@ func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (d
 	defer restore()
 	hold := g.NewHold(0)
 	args := t.holdArgs(g, known, hold)
-	c, err := s.process(ctx, newCall(ctx, s.scripts.hold, true, s.withClock(args)))
+	c, err := s.process(ctx, s.call(ctx, s.scripts.hold, true, args))
 	if err != nil || c.str() == "" {
 		return false, err
 	}
@@ -172,7 +172,7 @@ func (t *table) settle(ctx context.Context, g *store.Group, h store.Hold) (done 
 	args[2] = 2*n + 1
 	h.Settled, h.Costs = true, g.Hold.Costs
 	args = append(args, s.names.hold(t.tag, g.Hold.ID), holdField+g.Hold.ID, holdText(h, 1), numbers.array(&packed{}))
-	c, err := s.process(ctx, newCall(ctx, s.scripts.settle, true, s.withClock(append(args, records...))))
+	c, err := s.process(ctx, s.call(ctx, s.scripts.settle, true, append(args, records...)))
 	if err != nil || c.str() == "" {
 		return false, err
 	}

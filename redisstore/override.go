@@ -224,7 +224,7 @@ func (s *Store) forgetOverrides(ctx context.Context, limit string, last uint32) 
 		for i, name := range names {
 			end := strings.TrimPrefix(name, begin)
 			args := []any{nil, nil, 3, name, n.start(n.base, limit) + end, n.start(n.records, limit) + end, last}
-			calls[i] = newCall(ctx, s.scripts.forget, false, s.withClock(args))
+			calls[i] = s.call(ctx, s.scripts.forget, false, args)
 		}
 		return cmp.Or(s.runMany(ctx, calls)...)
 	})

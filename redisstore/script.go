@@ -80,11 +80,14 @@ func (c call) str() string {
 // Commands, converted once.
 var evalsha, eval any = "evalsha", "eval"
 
-// newCall returns a call with args: two places for the command and the script,
-// the number of keys, the keys, the arguments.
-func newCall(ctx context.Context, s *script, writes bool, args []any) call {
-	args[0], args[1] = evalsha, s.sha
-	return call{redis.NewCmd(ctx, args...), s, writes, false}
+// call returns a call with args: two places for the command and the script,
+// the number of keys, the keys, the arguments. It appends the time of a test's clock.
+func (s *Store) call(ctx context.Context, of *script, writes bool, args []any) call {
+	if s.clock != nil {
+		args = append(args, s.clock())
+	}
+	args[0], args[1] = evalsha, of.sha
+	return call{redis.NewCmd(ctx, args...), of, writes, false}
 }
 
 // renew returns the call for another try, with the text of the script if

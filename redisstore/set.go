@@ -258,7 +258,7 @@ func (q *setCall) call(ctx context.Context) call {
 	for _, g := range q.groups {
 		writes = writes || g.Ops[0].Verb != store.VerbCheck
 	}
-	c := newCall(ctx, q.s.scripts.set, writes, q.s.withClock(append(args, head.array(&q.requests))))
+	c := q.s.call(ctx, q.s.scripts.set, writes, append(args, head.array(&q.requests)))
 	c.divisible = len(q.rows) > 1
 	return c
 }

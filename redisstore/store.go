@@ -240,7 +240,7 @@ func (s *Store) now(ctx context.Context) (int64, error) {
 	if s.clock != nil {
 		return s.clock(), nil
 	}
-	v, err := s.run(ctx, newCall(ctx, s.scripts.now, false, []any{nil, nil, 1, s.names.limits}))
+	v, err := s.run(ctx, s.call(ctx, s.scripts.now, false, []any{nil, nil, 1, s.names.limits}))
 	if err != nil {
 		return 0, err
 	}
@@ -291,12 +291,4 @@ func (s *Store) eachMaster(ctx context.Context, do func(ctx context.Context, nod
 		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return do(ctx, node) })
 	}
 	return do(ctx, s.db)
-}
-
-// withClock appends the time of a test's clock.
-func (s *Store) withClock(args []any) []any {
-	if s.clock != nil {
-		args = append(args, s.clock())
-	}
-	return args
 }

@@ -311,7 +311,7 @@ func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
 	if lock {
 		ms = lockFor.Milliseconds()
 	}
-	c, err := t.s.process(ctx, newCall(ctx, t.s.scripts.read, lock, t.s.withClock(append(t.keys(), ms))))
+	c, err := t.s.process(ctx, t.s.call(ctx, t.s.scripts.read, lock, append(t.keys(), ms)))
 	if err != nil {
 		return false, err
 	}
@@ -571,7 +571,7 @@ func (t *table) unlock(ctx context.Context) {
 
 // write writes commands, and removes the locks.
 func (t *table) write(ctx context.Context, commands string) (bool, error) {
-	v, err := t.s.run(ctx, newCall(ctx, t.s.scripts.write, commands != "", t.s.withClock(append(t.keys(), t.digest, commands, t.now))))
+	v, err := t.s.run(ctx, t.s.call(ctx, t.s.scripts.write, commands != "", append(t.keys(), t.digest, commands, t.now)))
 	return err == nil && v[0] == 1, err
 }
 

@@ -32,7 +32,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) (done bool, 
 	} else {
 		args = append(args, 2, name, name, op.Def.Number, op.Def.Rule.Add, units, room, e.until)
 	}
-	c, err := s.process(ctx, newCall(ctx, s.scripts.takeOne, op.Verb != store.VerbCheck, s.withClock(args)))
+	c, err := s.process(ctx, s.call(ctx, s.scripts.takeOne, op.Verb != store.VerbCheck, args))
 	if err != nil || strings.HasPrefix(c.str(), "-") {
 		return false, err
 	}

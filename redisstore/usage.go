@@ -63,7 +63,7 @@ func (s usage) count(ctx context.Context, lines []store.UsageLine) error {
 		l := &lines[i]
 		args = append(args, l.Key, l.Allowed, l.Refused, l.Tokens)
 	}
-	_, err := s.run(ctx, newCall(ctx, s.scripts.count, true, s.withClock(args)))
+	_, err := s.run(ctx, s.call(ctx, s.scripts.count, true, args))
 	return err
 }
 
