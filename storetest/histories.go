@@ -202,17 +202,22 @@ func (h *history) span() time.Duration {
 func (h *history) resetFull(now int64) {
 	for k := range h.m.rows {
 		if h.m.usedAt(k, now).Sign() == 0 {
-			key := k.key
-			if key == "" {
-				key = dipwell.Shared
-			}
-			h.do(store.VerbReset, k.limit, key, 0)
+			h.reset(k)
 		}
 	}
 }
 
-// back steps the clock back. The store may delete reservations that are due
-// now, so the history does not use them again.
+func (h *history) reset(k rowKey) {
+	key := k.key
+	if key == "" {
+		key = dipwell.Shared
+	}
+	h.do(store.VerbReset, k.limit, key, 0)
+}
+
+// back steps the clock back. The store may delete reservations that are due now, so the
+// history does not use them again. It resets their keys, because a row without live records
+// may change by another policy.
 func (h *history) back(d time.Duration) {
 	now := h.clock.Load()
 	h.latest = max(h.latest, now)
@@ -226,6 +231,11 @@ func (h *history) back(d time.Duration) {
 		}
 	}
 	h.ids = ids
+	for k, records := range h.m.records {
+		if slices.ContainsFunc(records, func(c *record) bool { return c.ends <= now }) {
+			h.reset(k)
+		}
+	}
 	h.advance(-d.Truncate(time.Microsecond))
 }
 

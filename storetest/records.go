@@ -210,9 +210,9 @@ func (m *model) live(l *list, k rowKey, now int64) bool {
 }
 
 // giveBack cancels a record, and also gives back what was withheld for other
-// cancelled records. It does not change a row whose list is not the record's list.
+// cancelled records. A row whose list is not the record's list is only stepped to now.
 func (m *model) giveBack(k rowKey, c *record, now int64) {
-	if r := m.rows[k]; r == nil || r.list != c.list {
+	if m.rows[k] == nil {
 		c.cancelled, c.slack = true, nil
 		return
 	}
