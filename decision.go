@@ -8,10 +8,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Decision is the answer to a call. Of a call with several limits, it is that of
-// the limit with the latest retry if the call was refused, and of the limit with
-// the fewest remaining tokens if it was allowed; Limits has all of them in order, and
-// then the parents of their limits.
+// A Decision is the answer to a call. For a call with several limits, it describes the limit
+// with the latest retry if the call was refused, or the fewest remaining tokens if it was
+// allowed; Limits has the decisions of all of them in order, and then of their parents.
 type Decision struct {
 	// Allowed is whether the caller may act: at once, or after Delay if that is not 0.
 	Allowed bool
@@ -27,56 +26,58 @@ type Decision struct {
 	Source store.Source
 	Limit  string // name of the limit that decided
 	// Plan is the plan of the limit that decided, because the call named it or an override
-	// gave it to the key. It is "" if the limit itself did, or numbers of an override or
-	// of TakeWith.
+	// gave it to the key. Plan is "" if the limit itself decided, or numbers of an
+	// override or of TakeWith.
 	Plan string
-	Key  string // as the call had it; "" for the limit's shared bucket
+	Key  string // key as the call had it; "" for the limit's shared bucket
 	Cost int64  // tokens requested
-	// Granted is the number of tokens taken: Cost or 0, less than Cost after TakeUpTo. It
-	// is 0 after Refund, Reset and Check, and in shadow mode if the call would have been
-	// refused.
+	// Granted is the number of tokens taken: Cost or 0, less than Cost after TakeUpTo.
+	// Granted is 0 after Refund, Reset and Check, and in shadow mode if the call would
+	// have been refused.
 	Granted int64
 
 	// Capacity is the burst of the limit or plan that decided, in tokens; 2^53-1 if it
-	// is unlimited. For an adaptive limit Capacity and Remaining are how many tokens that is
-	// at the present price, at least 1 if the bucket is full.
+	// is unlimited. For an adaptive limit Capacity and Remaining are counted at the present
+	// price of a token, at least 1 if the bucket is full.
 	Capacity int64
 	// Remaining is the number of whole tokens left, after the charge if there was one,
 	// and 0 if the bucket is in debt.
 	Remaining int64
 	// RetryAfter is the time until the same call would first be allowed, if nobody else
-	// takes tokens. It is exact to the microsecond, and 0 if Allowed or Never.
+	// takes tokens. RetryAfter is exact to the microsecond, and 0 if Allowed or Never.
 	RetryAfter time.Duration
 	// ResetAfter is the time until the bucket is full, if nothing more is taken; 0 if it
 	// is full.
 	ResetAfter time.Duration
-	// Delay is how long to wait, from the answer on, before acting on a reservation. It is
-	// 0 if the tokens were free.
+	// Delay is how long to wait, from the answer on, before acting on a reservation. Delay
+	// is 0 if the tokens were free.
 	Delay time.Duration
 
-	// Reservation is for Cancel. It is zero if Delay is 0: there is nothing to cancel.
+	// Reservation is what to pass to Cancel. Reservation is zero if Delay is 0: there is
+	// nothing to cancel.
 	Reservation Reservation
-	// Limits has a Decision for each take of a call with several, in their order, and then
-	// one for each parent of their limits. It is nil for a lone take of a limit without a
-	// parent.
+	// For a call with several takes, Limits has a Decision for each take in order, and
+	// then one for each parent of their limits. Limits is nil for a lone take of a
+	// limit without a parent.
 	Limits []Decision
 
 	Hold    string    // id of the hold, for Settle and Extend; "" if there is none
 	Expires time.Time // when the hold expires, on the store's clock
 	// Repeated is set if the same Hold or Settle was made before. Nothing was changed by
-	// this one: do not do the work twice.
+	// the repeated call: do not do the work twice.
 	Repeated bool
 
 	// RetryIsBound is set on a refusal whose RetryAfter is not exact. If the key has live
 	// holds, the call may be allowed earlier, when one of them is settled to less than it
-	// took. If the override of the key ends, RetryAfter is at most the time until that, and
-	// the call may be refused once more. If the key refills by a faster plan than the one
-	// that decided, it may be allowed earlier. If the limit is adaptive, its price may change.
+	// took. If the override of the key ends, RetryAfter is at most the time until its end, and
+	// the call may be refused once more. If the key refills by a faster plan than the one that
+	// decided, the call may be allowed earlier. If the limit is adaptive, its price may
+	// change.
 	RetryIsBound bool
 
-	// Definition is what decided: the definition of the limit, of its plan, or the one
-	// that an override of the key makes. It is nil if the call was not decided. Headers
-	// that state a policy are made from it. It is not in the JSON.
+	// Definition is the definition that decided: the limit's, its plan's, or the one that
+	// an override of the key makes. Definition is nil if the call was not decided. Header
+	// fields that state a policy are made from Definition. Definition is not in the JSON.
 	Definition *store.Definition
 }
 
@@ -102,7 +103,7 @@ func (d Decision) MarshalJSON() ([]byte, error) {
 }
 
 // AppendMembers appends the members of the decision's JSON object, without its braces, so
-// that the caller can add other members. It allocates only to grow b.
+// that the caller can add other members. AppendMembers allocates only to grow b.
 func (d *Decision) AppendMembers(b []byte) []byte {
 	b = d.appendOne(b)
 	if d.Limits != nil {
@@ -126,8 +127,8 @@ func (d *Decision) overriddenBy() *Override {
 	return d.Definition.Override
 }
 
-// blockedUntil returns when the override that blocks the key ends, or 0. Under one that leaves
-// the key blocked by what lies below, it is 0: the key is blocked without an end.
+// blockedUntil returns when the override that blocks the key ends, or 0. If it only leaves the
+// key blocked by what lies below, that is 0: the key is blocked without an end.
 func (d *Decision) blockedUntil() int64 {
 	o := d.overriddenBy()
 	if o == nil || o.Until == 0 || d.Definition.Mode != store.Blocked || o.Under != nil && d.Definition.WithOverride(o.Under).Mode == store.Blocked {

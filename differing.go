@@ -8,13 +8,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// differing remembers the limits of call sites (TakeWith) that are written otherwise than
-// the limit in force, so that each is compared once and logged once.
+// differing remembers limits of call sites (TakeWith) that differ from the limit in
+// force, so that each is compared once and logged once.
 type differing struct {
-	recent [16]atomic.Pointer[callSite] // direct-mapped, so that its size is fixed
+	recent [16]atomic.Pointer[callSite] // a direct-mapped cache, so that its size is fixed
 
 	mu     sync.Mutex
-	logged map[string]bool // names of limits
+	logged map[string]bool // the names of limits that were logged
 }
 
 type callSite struct {
@@ -22,8 +22,8 @@ type callSite struct {
 	limit Limit
 }
 
-// maxLogged bounds the names of limits that differing remembers; the differences of others
-// are not logged.
+// maxLogged bounds the names of limits that differing remembers; it does not log the
+// differences of further limits.
 const maxLogged = 1024
 
 // compare logs the first setting of limit that differs from def. The error is a
@@ -44,7 +44,7 @@ func (c *differing) compare(def *store.Definition, limit *Limit) error {
 	return nil
 }
 
-// first reports whether it is called for the first time with a name.
+// first reports whether it is called with a name for the first time.
 func (c *differing) first(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

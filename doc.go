@@ -80,16 +80,16 @@
 // # Costs that are known afterwards
 //
 // Hold takes an estimate, and Settle the true cost: the difference is given back or
-// charged, once. A hold that is not settled in time expires, and gives back all of it.
+// charged, once. A hold that is not settled in time expires, and gives everything back.
 // Holding does both around a function, and extends the hold while it runs. A limit whose
 // Algorithm is Concurrency has only holds: at most Burst tokens are held at a time.
 //
 // # Different limits for different callers
 //
-// Limit.Plans are named variants of a limit, of which the caller names one: Take.Plan. An
-// Override is a variant for one key, with or without an end. The store keeps it, and it
-// takes precedence over the plan that callers name. TakeWith defines the
-// limit with its first call.
+// Limit.Plans are named variants of a limit, one of which a caller may name: Take.Plan.
+// An Override is a variant for one key, with or without an end. The store keeps it, and
+// it takes precedence over the plan that callers name. TakeWith defines the limit with
+// its first call.
 //
 // A limit with a Parent takes from the parent too, up to four levels: "user" inside
 // "tenant" inside "everybody". All of them are decided at one instant.

@@ -13,10 +13,10 @@ import (
 
 // Hold takes like TakeAll, and keeps a record of what it took until Settle or until
 // ttl has passed, when everything is given back. ttl is at least 1 ms and at most the TTL
-// of each limit, a day by default. Decision.Hold is the id of the hold. The limits may be
-// of the algorithm Concurrency; leaky buckets and limits with shards are a *FieldError, and
-// so are costs that are all 0, and one more than the 10,000 live holds and reservations
-// that a key may have.
+// of each limit, a day by default. Decision.Hold is the id of the hold. The limits may have
+// the algorithm Concurrency; for leaky buckets and limits with shards the error is a
+// *FieldError, also if all costs are 0, or if the key already has 10,000 live holds and
+// reservations.
 //
 // id, of 1 to 64 bytes of printable ASCII without spaces, makes it safe to repeat a call
 // whose answer was lost: while the hold lives, the same call is Repeated and takes
@@ -27,7 +27,7 @@ import (
 //
 // If the store fails, the failure modes of the limits decide as for Take. If all fail open
 // there is no hold: Decision.Hold is "", and there is nothing to settle. If some fail open
-// beside others that are decided in this process, the hold is of the latter. The error is
+// while others are decided in this process, the hold is one of the latter. The error is
 // ErrNotSupported if the store keeps no holds.
 //
 //	d, err := limiter.Hold(ctx, time.Minute, "", dipwell.Take{Limit: "tokens", Key: tenant, Cost: 3000})
@@ -53,7 +53,7 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 	}
 	g, err := l.decideHold(ctx, c)
 	if made && errors.Is(g.Err, store.ErrOutcomeUnknown) {
-		l.release(ctx, c.hold.ID, len(takes)) // nobody else knows the id
+		l.release(ctx, c.hold.ID, len(takes)) // nobody else knows the hold's random id
 	}
 	if c.alone && len(c.ops) == 1 {
 		d.fillOne(g, 0)
@@ -67,28 +67,27 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 
 // Settle ends a hold with the actual costs, one for each take of the Hold. If a cost is
 // less than was held, the difference is given back; if it is more, the difference is
-// charged, even if fewer tokens are free. If it is above the limit's MaxCharge, the error
-// is a *FieldError and the hold stays. Without costs, the hold is settled to what was
-// held. Tokens of concurrency limits come back whatever the cost is. A take of cost 0 can
-// be settled to 0 only.
+// charged, even if fewer tokens are free. If a cost is above the limit's MaxCharge, the
+// error is a *FieldError and the hold stays. Without costs, the hold is settled to what
+// was held. Tokens of concurrency limits come back whatever the cost is. A take of cost 0
+// can be settled to 0 only.
 //
 // The same Settle again is Repeated and changes nothing; one with other costs fails with
 // ErrHoldConflict. An unknown id fails with ErrUnknownHold. A hold that has expired gave
-// everything back, so Settle then charges the costs; what a limit with KeepExpired took is
-// settled as in time. A cost is from 0 to 2^53-1 tokens;
-// another number of costs than the hold has takes is a *FieldError. If the hold has
-// several limits, Decision.Limits has one for each. If the store fails, the error wraps
-// ErrStore; a Settle may be repeated.
+// everything back, so Settle then charges the costs; takes from a limit with KeepExpired are
+// settled like in time. A cost is from 0 to 2^53-1 tokens; if there are more or fewer costs
+// than takes, the error is a *FieldError. If the hold has several limits, Decision.Limits
+// has one for each. If the store fails, the error wraps ErrStore; a Settle may be repeated.
 func (l *Limiter) Settle(ctx context.Context, id string, costs ...int64) (Decision, error) {
 	return l.changeHold(ctx, store.HoldCall{Verb: store.SettleHold, ID: id}, costs)
 }
 
 // Extend lets a hold expire when ttl has passed from now, in place of its present expiry,
-// which may be later: Extend also shortens. ttl has the bounds of Hold. It fails with
-// ErrUnknownHold, or with ErrHoldConflict once the hold has ended, settled or expired;
-// other callers may then take the tokens that it held, so stop the work. If the store
-// fails, the error wraps ErrStore, and Extend may be called again. Decision.Expires is
-// the new expiry.
+// which may be later: so Extend can also shorten. ttl has the bounds of Hold. Extend
+// fails with ErrUnknownHold, or with ErrHoldConflict once the hold has ended, settled or
+// expired; other callers may then take the tokens that it held, so stop the work. If the
+// store fails, the error wraps ErrStore, and Extend may be called again. Decision.Expires
+// is the new expiry.
 func (l *Limiter) Extend(ctx context.Context, id string, ttl time.Duration) (Decision, error) {
 	return l.changeHold(ctx, store.HoldCall{Verb: store.ExtendHold, ID: id, TTL: ttl.Microseconds()}, nil)
 }
@@ -118,8 +117,8 @@ func (l *Limiter) changeHold(ctx context.Context, h store.HoldCall, costs []int6
 	return d, nil
 }
 
-// decideHold sends a group about a hold to the store. A store that sets its ops has room for
-// them there.
+// decideHold sends a group about a hold to the store. A store that sets the ops of the group
+// has room for them there.
 func (l *Limiter) decideHold(ctx context.Context, c *call) (*store.Group, error) {
 	g, _ := c.batch.Single()
 	g.Ops, g.Hold = c.ops, &c.hold
@@ -129,7 +128,7 @@ func (l *Limiter) decideHold(ctx context.Context, c *call) (*store.Group, error)
 
 // setHold sets the fields of a Decision about a hold.
 func (d *Decision) setHold(g *store.Group) {
-	decided := func(op store.Op) bool { // some of it may be held
+	decided := func(op store.Op) bool { // true if some of the tokens may be held
 		return op.Source != store.SourceFallbackOpen && op.Source != store.SourceFallbackClosed
 	}
 	if !d.Allowed || len(g.Ops) > 0 && !slices.ContainsFunc(g.Ops, decided) {
@@ -148,7 +147,7 @@ func (l *Limiter) checkHold(c *call) error {
 	return c.hold.Check(c.ops)
 }
 
-// Holds returns the live holds of a key, the one that expires first first, with their
+// Holds returns the live holds of a key in the order in which they expire, with their
 // tokens of this key. Holds that were settled or have expired are left out. The error is a
 // *FieldError for a bad key, ErrUnknownLimit, store.ErrNotSupported if the store keeps no
 // holds, or wraps ErrStore.
@@ -170,7 +169,7 @@ func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold
 // Holding makes a hold, calls run if it is allowed, and settles the hold to the costs
 // that run returns, one for each take; nil settles to what was held. While run works,
 // Holding extends the hold, so ttl is only how long the tokens stay taken if the program
-// dies; it becomes shorter if a limit's TTL is lowered meanwhile. If the hold ends
+// dies; ttl becomes shorter if a limit's TTL is lowered meanwhile. If the hold ends
 // nevertheless, run's context is cancelled, with ErrHoldConflict or ErrUnknownHold as its
 // cause.
 //
@@ -184,7 +183,7 @@ func (l *Limiter) Holding(ctx context.Context, ttl time.Duration, takes []Take, 
 	if err != nil || !d.Allowed {
 		return d, err
 	}
-	if d.Hold == "" { // the store failed, and the limits fail open
+	if d.Hold == "" { // there is no hold, because the store failed and the limits fail open
 		_, err = run(ctx)
 		return d, err
 	}
@@ -232,7 +231,8 @@ func (l *Limiter) release(ctx context.Context, id string, takes int) {
 }
 
 // undo calls f for a hold or reservation whose answer was lost, for up to settleTimeout.
-// The store may still be making it, so that one that is unknown is looked for again.
+// The store may still be making the hold or reservation, so an unknown one is looked for
+// again.
 func undo(ctx context.Context, f func(ctx context.Context) error) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer stop()
@@ -241,8 +241,8 @@ func undo(ctx context.Context, f func(ctx context.Context) error) {
 	})
 }
 
-// keepHold extends a hold until stop is called. The context run ends then, or when the
-// hold ends.
+// keepHold extends a hold until stop is called. The context passed to run ends then,
+// or when the hold ends.
 func (l *Limiter) keepHold(ctx context.Context, id string, ttl time.Duration) (run context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	run, end := background.Keep(ctx, ttl, func(ctx context.Context, ttl time.Duration) error {

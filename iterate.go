@@ -11,8 +11,8 @@ import (
 // pageSize is how many rows AllKeys and AllOverrides ask for at a time.
 const pageSize = 1000
 
-// AllKeys ranges over what Keys lists, page after page. An error is the last element. Keys
-// that are used or become full meanwhile may be there or not; no key comes twice.
+// AllKeys ranges over what Keys lists, page after page. An error is the last element of the
+// range. Keys that are used or become full meanwhile may be missing; no key comes twice.
 func (l *Limiter) AllKeys(ctx context.Context, limit, prefix string) iter.Seq2[store.KeyState, error] {
 	return pages(func(after string) ([]store.KeyState, error) { return l.Keys(ctx, limit, prefix, after, pageSize) },
 		func(row *store.KeyState) string { return row.Key })

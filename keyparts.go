@@ -8,15 +8,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// checkParts checks the key of a limit whose keys are paths. The topmost limit above it
-// says how many parts its own keys have, and each level below adds one. If it is shared, its
-// calls have no key, "acme" is a key of the limit on the first level below and "acme/ann" one
-// on the second. The error is a *FieldError, or wraps ErrUnknownLimit if a parent is gone.
+// checkParts checks the key of a limit whose keys are paths. The topmost limit above it says
+// how many parts its own keys have, and each level below adds one. If that limit is shared,
+// its calls have no key, "acme" is a key of the limit on the first level below and "acme/ann"
+// one on the second. The error is a *FieldError, or wraps ErrUnknownLimit if a parent is gone.
 func (l *Limiter) checkParts(def *store.Definition, key string) error {
 	top, parts := def, 0
 	for top.Parent != "" {
 		parent := l.registry.Lookup(top.Parent)
-		if parent == nil || parts > terms.MaxLevels { // a circle, which may exist for a moment in a store that does not read all limits at once
+		if parent == nil || parts > terms.MaxLevels { // the parents form a circle, which may exist for a moment in a store that does not read all limits at once
 			return l.registry.Missing(top.Parent)
 		}
 		top, parts = parent, parts+1
@@ -44,8 +44,8 @@ func checkPath(limit, key string, parts int) error {
 	return badField("key", "%s; those of limit %s have %d, separated by '/' (a '/' inside a part is written %%2F)", has, limit, parts)
 }
 
-// joinKey returns the key of one or more parts. In each part it writes '%' as %25 and '/' as
-// %2F, so that no part can be read as two.
+// joinKey returns the key of one or more parts. joinKey writes '%' in a part as %25 and '/'
+// as %2F, so that no part can be read as two.
 func joinKey(parts ...string) string {
 	out := make([]string, len(parts))
 	for i, part := range parts {
@@ -56,6 +56,6 @@ func joinKey(parts ...string) string {
 
 var escapes = strings.NewReplacer("%", "%25", "/", "%2F")
 
-// parentKey returns the key without its last part, as the key in store.Op is: "", the shared
-// bucket, of a key of one part.
+// parentKey returns the key without its last part, as in store.Op: for a key of one part it
+// is "", the shared bucket.
 func parentKey(key string) string { return key[:max(strings.LastIndexByte(key, '/'), 0)] }

@@ -9,10 +9,9 @@ import (
 )
 
 // A Limit defines one rate limit, in the numbers of its owner: Rate tokens in each Period,
-// and up to Burst of them at once. The zero value of a field is the default that
-// the field's comment names, except for Name, Rate and Period, which have none.
-// New and Define check the whole limit, and return a *FieldError that names the
-// first setting that is out of bounds or contradicts another.
+// and up to Burst of them at once. A zero field means the default that its comment names;
+// Name, Rate and Period have no default. New and Define check the whole limit, and return
+// a *FieldError that names the first setting that is out of bounds or contradicts another.
 type Limit = store.Limit
 
 // Algorithms of a Limit. The default is a token bucket, which refills continuously: Rate
@@ -20,7 +19,7 @@ type Limit = store.Limit
 const (
 	// FixedWindow gives Rate tokens at the start of each window of length Period.
 	// Tokens left over are kept, up to Burst. With the default Burst, which is
-	// Rate, none are kept.
+	// Rate, no tokens are kept.
 	FixedWindow = store.FixedWindow
 	// Interval adds Rate tokens at the end of each Period, up to Burst.
 	Interval = store.Interval
@@ -28,21 +27,22 @@ const (
 	// queues like Reserve, up to MaxDebt tokens; Burst must be 1 or left out.
 	LeakyBucket = store.LeakyBucket
 	// Concurrency lets at most Burst tokens be held at a time, without Rate and
-	// Period: they come back when holds end. It has only Hold, Check and Reset.
+	// Period: they come back when holds end. A Concurrency limit has only Hold, Check and
+	// Reset.
 	Concurrency = store.Concurrency
-	// SlidingWindow allows about Rate tokens in any Period. It estimates, from the tokens of
-	// the present window and of the one before, and has no Burst.
+	// SlidingWindow allows about Rate tokens in any Period. SlidingWindow estimates, from
+	// the tokens of the present window and of the one before, and has no Burst.
 	SlidingWindow = store.SlidingWindow
 )
 
 // Adaptive is a target of latency and errors for what is behind a limit: Limit.Adaptive.
-// To meet it, a process uses between Floor and all of the limit's rate. Limiter.Observe says
-// what was seen.
+// To meet it, a process uses between Floor and all of the limit's rate. Limiter.Observe
+// reports the latency and errors of calls.
 type Adaptive = store.Adaptive
 
-// A Plan is a named variant of a limit: Limit.Plans. The zero value of a field is the
+// A Plan is a named variant of a limit: Limit.Plans. A zero field of a Plan means the
 // setting of the limit. A call is under a plan if Take.Plan names it, or if the key has
-// an override with it; what the key used under another plan stays used, in tokens.
+// an override with it; tokens that the key used under another plan stay used.
 type Plan = store.Plan
 
 // NewPlans returns a list of plans for Limit.Plans, sorted by name. New and Define check
@@ -51,9 +51,9 @@ type Plan = store.Plan
 // Period.
 func NewPlans(plans ...Plan) store.Plans { return store.NewPlans(plans...) }
 
-// Values for fields of a Limit whose zero means the default.
+// These values of Limit fields are needed because zero means the default.
 const (
-	// NoBurst, as Burst, lets no tokens be taken ahead of time. It needs MaxDebt.
+	// NoBurst, as Burst, lets no tokens be taken ahead of time. NoBurst needs MaxDebt.
 	NoBurst = store.NoBurst
 	// NoDebt, as MaxDebt, refuses every Reserve that would have to wait.
 	NoDebt = store.NoDebt
@@ -61,62 +61,62 @@ const (
 	UnlimitedDebt = store.UnlimitedDebt
 )
 
-// Month is a calendar period, for FixedWindow and Interval. It is a marker, not a length:
-// a month is as long as its calendar says. 3*Month is a quarter, 12*Month a year.
+// Month is a calendar period, for FixedWindow and Interval. Month is a marker, not a
+// length: a month is as long as its calendar says. 3*Month is a quarter, 12*Month a year.
 const Month = store.Month
 
-// Shared is the key of calls of a limit that is shared: all of them take from one bucket.
-// For any other limit it is an error, and so is the empty key for all of them: nobody
-// merges all callers by a variable without a value.
+// Shared is the key in calls of a shared limit: all of them take from one bucket. For any
+// other limit Shared is an error, and the empty key is one for all limits: nobody merges
+// all callers by a variable without a value.
 const Shared = store.Shared
 
-// Key returns the key of a limit with a Parent, or that is one: a path of its parts. User
-// input may stand in each, since '/' and '%' inside a part are escaped. Without parts it
-// returns Shared. If a part is empty or has a NUL byte, calls with the key return a
-// *FieldError.
+// Key returns the key for a limit that has a Parent or is one: a path made of the parts.
+// Each part may be user input, since '/' and '%' inside a part are escaped. Without
+// parts Key returns Shared. If a part is empty or has a NUL byte, calls with the key
+// return a *FieldError.
 func Key(parts ...string) string {
 	switch {
 	case len(parts) == 0:
 		return Shared
-	case len(parts) == 1 && parts[0] == Shared: // text of a user, which must not name the shared bucket
+	case len(parts) == 1 && parts[0] == Shared: // one part is text of a user, which must not name the shared bucket
 		return Shared + Shared
 	}
 	return joinKey(parts...)
 }
 
-// What happens to the tokens in use when a limit is redefined: Limit.OnChange. By
-// default the same number of tokens stays used.
+// These values say what happens to the tokens in use when a limit is redefined:
+// Limit.OnChange. By default the same number of tokens stays used.
 const (
 	Proportional = store.Proportional // the same fraction of Burst stays used
 	StartOver    = store.StartOver    // every bucket is full again
 )
 
-// Whether a limit refuses: Limit.Mode. By default it does. A change of the mode begins no
-// new version: what is used stays used.
+// These values say whether a limit refuses: Limit.Mode. By default it does. A change of
+// the mode begins no new version: what is used stays used.
 const (
 	Shadow = store.Shadow // allows every call; Decision.Shadow marks those that would be refused
 
-	Unlimited = store.Unlimited // of a Plan: allows every call and charges nothing
-	Blocked   = store.Blocked   // of a Plan: refuses every call
+	Unlimited = store.Unlimited // for a Plan: allows every call and charges nothing
+	Blocked   = store.Blocked   // for a Plan: refuses every call
 )
 
-// What a caller is told if the store cannot decide: Limit.OnStoreError. By default it is
-// the error, and a Decision that refuses. Invalid input is an error in each mode. Calls
-// that are allowed while the store fails are not charged later.
+// These values say what a caller is told if the store cannot decide: Limit.OnStoreError.
+// By default the call returns the error, and a Decision that refuses. Invalid input is an
+// error in each mode. Calls that are allowed while the store fails are not charged later.
 const (
-	FailOpen  = store.FailOpen  // a Decision that allows, with Source fallback-open
-	FailLocal = store.FailLocal // a Decision from this process's own memory, with Source fallback-local
+	FailOpen  = store.FailOpen  // the Decision allows the call, with Source fallback-open
+	FailLocal = store.FailLocal // this process's own memory decides, with Source fallback-local
 )
 
-// A Reservation identifies tokens that were taken ahead of time. Pass it to
-// Cancel to give them back. Its text is a UUID.
+// A Reservation identifies tokens that were taken ahead of time. Pass a
+// Reservation to Cancel to give the tokens back. The text of a Reservation is a UUID.
 type Reservation = store.Reservation
 
-// newReservation returns a UUID made of the time in ms and 74 random bits (version 7). It
-// cannot be guessed, so that only those who were told it can cancel the reservation.
-// UUIDs made one after the other are neighbours in a store's index. Random ones would
-// each change a page of their own, which a database then writes in full after each
-// checkpoint.
+// newReservation returns a UUID made of the time in ms and 74 random bits (version 7).
+// The UUID cannot be guessed, so that only those who were told it can cancel the
+// reservation. UUIDs made one after the other are neighbours in a store's index. Random
+// UUIDs would each change a page of their own, which a database then writes in full
+// after each checkpoint.
 func newReservation() (r Reservation) {
 	rand.Read(r[6:])
 	ms := time.Now().UnixMilli()

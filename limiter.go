@@ -17,8 +17,8 @@ import (
 // A Limiter decides calls by the limits in a store. It is safe for concurrent use. New
 // makes one: the methods of a zero Limiter, which has no store, panic.
 //
-// Its methods return a Decision and an error. A refusal is a Decision that is not
-// Allowed. An error means that the call was not decided: a *FieldError for invalid
+// The methods of a Limiter return a Decision and an error. A refusal is a Decision that is
+// not Allowed. An error means that the call was not decided: a *FieldError for invalid
 // input, ErrUnknownLimit, or an error that wraps ErrStore. n is in tokens, from 0 to
 // 2^53-1. A key has 1 to 512 bytes of UTF-8 without NUL; that of a shared limit is Shared.
 //
@@ -30,9 +30,9 @@ type Limiter struct {
 	store     store.Store
 	definer   store.Definer
 	registry  *store.Registry
-	differing *differing // definitions of call sites
+	differing *differing // definitions made by call sites (TakeWith)
 	abilities store.Abilities
-	queues    *queues // of callers of Wait; shared by With, as adaptives are
+	queues    *queues // queues of callers of Wait; shared by With, as adaptives are
 	adaptives *adaptives
 }
 
@@ -41,8 +41,8 @@ const newTimeout = 30 * time.Second
 
 // New returns a Limiter over a store, and defines limits in the store with the owner
 // store.OwnerCode, parents before the limits that have them. Limits that are already in
-// the store can be used too. New fails after 30 seconds; Define takes a context
-// instead. The error is a *FieldError, also if two limits have one name, or wraps ErrOwner
+// the store can be used too. New fails after 30 seconds; Define takes a context instead.
+// The error is a *FieldError, also if two limits have the same name, or wraps ErrOwner
 // or ErrStore.
 func New(s store.Store, limits ...Limit) (*Limiter, error) {
 	if s == nil {
@@ -62,8 +62,8 @@ func New(s store.Store, limits ...Limit) (*Limiter, error) {
 	return l, nil
 }
 
-// repeated returns a name that two limits have, or "". Defined one after the other, they
-// would be two new versions of the limit at each start of the program.
+// repeated returns a name that two of the limits have, or "". If both were defined, one after
+// the other, they would make two new versions of the limit at each start of the program.
 func repeated(limits []Limit) string {
 	seen := make(map[string]bool, len(limits))
 	for i := range limits {
@@ -85,9 +85,9 @@ func newLimiter(s store.Store) *Limiter {
 }
 
 // With returns a Limiter with the same limits over another store, for instance one
-// that is bound to the caller's transaction. Both share the queues of Wait. The limits
-// are those of the first store: s must keep its rows under the same definitions. With
-// panics if s is nil.
+// that is bound to the caller's transaction. Both Limiters share the queues of Wait.
+// The limits are those of the first store: s must keep its rows under the same
+// definitions. With panics if s is nil.
 func (l *Limiter) With(s store.Store) *Limiter {
 	if s == nil {
 		panic("dipwell: Limiter.With: the store is nil")
@@ -130,11 +130,11 @@ func (l *Limiter) Check(ctx context.Context, limit, key string, n int64) (d Deci
 }
 
 // TakeUpTo takes as many free tokens as there are, up to n, and sets Granted to their
-// number. It is refused if no whole token is free; RetryAfter is then the time until one
-// is. On a limit with a Parent it takes the same number from each level: the smallest
-// number that is free on any of them.
+// number. TakeUpTo is refused if no whole token is free; RetryAfter is then the time
+// until one is. On a limit with a Parent, TakeUpTo takes the same number from each
+// level: the smallest number that is free on any level.
 //
-// Use it for work that can be done in part: send Granted of n messages, and the rest
+// Use TakeUpTo for work that can be done in part: send Granted of n messages, and the rest
 // later. Two callers at the same time share the free tokens; no token is granted twice.
 func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbTakeUpTo, Take{Limit: limit, Key: key, Cost: n})
@@ -142,15 +142,15 @@ func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d D
 }
 
 // Reserve takes n tokens ahead of time, up to MaxDebt tokens more than are free. The
-// caller acts after Delay, or calls Cancel with Reservation to give the tokens back. It
-// is refused if the debt would be more than MaxDebt, with Never if n is more than Burst
-// and MaxDebt together. If Delay is 0 the tokens were free: there is no Reservation, and
-// nothing to cancel.
+// caller acts after Delay, or calls Cancel with Reservation to give the tokens back.
+// Reserve is refused if the debt would exceed MaxDebt, with Never if n is more than
+// Burst and MaxDebt together. If Delay is 0 the tokens were free: there is no
+// Reservation, and nothing to cancel.
 //
 // Reservations are served in the order in which they reached the store: a later
 // reservation waits until the debt of earlier ones is paid back, and until then a Take is
-// refused. Delay counts from the store's answer. Cancel gives back exactly as much as
-// leaves the delays of later reservations unchanged.
+// refused. Delay counts from the store's answer. Cancel gives back as much as possible
+// without changing the delays of later reservations.
 //
 // If the error wraps store.ErrOutcomeUnknown, the tokens may have been reserved under
 // Reservation, which can be cancelled.
@@ -164,10 +164,10 @@ func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d De
 	return
 }
 
-// Charge takes n tokens, however few are free. Use it for a cost that is known only
-// afterwards. It is always allowed; later calls are refused until the debt is paid back.
-// The error is a *FieldError if n is more than MaxCharge, by default ten bursts: the largest
-// of the limit, its plans and the override of the key.
+// Charge takes n tokens, however few are free. Use Charge for a cost that is known only
+// afterwards. A Charge is always allowed; later calls are refused until the debt is paid
+// back. The error is a *FieldError if n is more than MaxCharge, by default ten bursts: the
+// largest MaxCharge of the limit, its plans and the override of the key.
 //
 // Limits in shadow mode and blocked plans are charged too. If the outcome of a Charge is
 // unknown, repeating it may charge twice; Settle may be repeated.
@@ -176,13 +176,13 @@ func (l *Limiter) Charge(ctx context.Context, limit, key string, n int64) (d Dec
 	return
 }
 
-// Refund gives n tokens back. A full bucket stays full: tokens that have come back by
-// time already are not given back twice, so Refund late after a Take may do nothing.
-// Cancel and Settle count exactly.
+// Refund gives n tokens back. A full bucket stays full: tokens that time has already
+// returned are not given back twice, so Refund long after a Take may do nothing.
+// Cancel and Settle count exactly what can be given back.
 //
-// It is always allowed, and Remaining is the number of tokens afterwards. Refund does not
-// end reservations and holds of the key, but tokens that it gives back are not given back
-// again by Cancel or Settle.
+// Refund is always allowed, and Remaining is the number of tokens afterwards. Refund does
+// not end reservations and holds of the key, but tokens given back by it are not given
+// back again by Cancel or Settle.
 func (l *Limiter) Refund(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbRefund, Take{Limit: limit, Key: key, Cost: n})
 	return
@@ -192,8 +192,8 @@ func (l *Limiter) Refund(ctx context.Context, limit, key string, n int64) (d Dec
 // with ErrReservation, and Settle gives nothing back. The parents of the limit stay as
 // they are. An override of the key stays too.
 //
-// Use it by hand, for example to unlock a customer, or in a test. There is no call that
-// resets all keys of a limit; Drop and then Define do that.
+// Use Reset by hand, for example to unlock a customer, or in a test. No call resets
+// all keys of a limit; Drop and then Define do that.
 func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbReset, Take{Limit: limit, Key: key})
 	return
@@ -204,8 +204,8 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 // that counts otherwise, the one in the store decides. The difference is logged once, by
 // the default logger of package slog. The error is a *FieldError if limit is invalid.
 //
-// The name must not come from a request, because the store keeps every limit. Numbers that
-// belong to one customer are a plan or an override: see Limit.Plans.
+// The limit's name must not come from a request, because the store keeps every limit.
+// Numbers that belong to one customer are a plan or an override: see Limit.Plans.
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
 	if _, err = l.ensure(ctx, &limit); err == nil {
 		err = l.Do(ctx, &d, store.VerbTake, Take{Limit: limit.Name, Key: key, Cost: n})
@@ -238,7 +238,7 @@ func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, t Take) 
 	return l.doBatch(ctx, d, verb, def, key, t.Cost, 0)
 }
 
-// special reports whether calls of a limit are decided by doTake.
+// special reports whether doTake must decide the calls of a limit.
 func special(def *store.Definition) bool {
 	return def.Paths || def.Rule.Sliding || def.Algorithm == store.Concurrency || isAdaptive(def) || def.Shards > 1
 }
@@ -259,8 +259,8 @@ func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*store.Definition, 
 	return def, l.differing.compare(def, limit)
 }
 
-// take decides a Take into a zero Decision. It asks Quick before it checks the
-// key, because a key that has a row was checked when the row was made.
+// take decides a Take into a zero Decision. take asks Quick before it checks
+// the key, because a key that has a row was checked when the row was made.
 func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n int64) error {
 	def := l.registry.Lookup(limit)
 	if def == nil {
@@ -270,7 +270,7 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 		return l.doTake(ctx, d, store.VerbTake, &Take{Limit: limit, Key: key, Cost: n})
 	}
 	if l.abilities.Quick != nil && !def.Shared && len(key) > len(Shared) && len(key) <= store.MaxKey {
-		d.setCall(def, key, n) // before the call: the processor writes it while the store works
+		d.setCall(def, key, n) // set before the call, so that the processor writes it while the store works
 		if a, held, ok := l.abilities.Quick(def, key, store.VerbTake, n, false); ok {
 			d.setAnswer(a, l.abilities.QuickSource, held)
 			return nil
@@ -288,7 +288,7 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 }
 
 // quick decides a call in the process if the store can, and reports whether it did. The
-// cost and key were checked.
+// cost and key must have been checked.
 func (l *Limiter) quick(d *Decision, verb store.Verb, def *store.Definition, key string, n int64) bool {
 	if l.abilities.Quick == nil {
 		return false
@@ -314,8 +314,8 @@ func check(def *store.Definition, key string, n int64) (string, error) {
 	return key, err
 }
 
-// keyless returns the error for a key of a limit that is shared, or for none of a limit that
-// is not.
+// keyless returns the error for a key in a call of a shared limit, or for a missing key in a
+// call of another.
 func keyless(def *store.Definition) error {
 	if def.Shared {
 		return badField("key", "limit %s is shared: its calls have no key", def.Name)
@@ -380,8 +380,9 @@ func tooLarge(g *store.Group) error {
 	return nil
 }
 
-// fail answers a group that the store failed to decide with err. The group is allowed if
-// all of its limits fail open or are in shadow mode, and refused with an error otherwise.
+// fail answers a group that the store failed to decide with the error err. The group is
+// allowed if all of its limits fail open or are in shadow mode, and refused with an error
+// otherwise.
 func fail(g *store.Group, err error) error {
 	open := len(g.Ops) > 0
 	for i := range g.Ops {
@@ -389,14 +390,14 @@ func fail(g *store.Group, err error) error {
 	}
 	var field *FieldError
 	invalid := errors.As(err, &field) || errors.Is(err, ErrUnknownHold) || errors.Is(err, ErrHoldConflict) || errors.Is(err, ErrUnknownLimit)
-	open = open && !invalid // if invalid, the store has answered, whatever the failure mode is
+	open = open && !invalid // if invalid, the store has answered, so no failure mode applies
 	source := store.SourceFallbackClosed
 	if open {
 		source = store.SourceFallbackOpen
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		opens := !invalid && op.FailsOpen() // this op is not what refuses
+		opens := !invalid && op.FailsOpen() // this op is not what refuses the call
 		op.Answer = store.Answer{Source: source, Allowed: opens, Shadow: opens && op.Def.OnStoreError != FailOpen}
 	}
 	if g.Allowed, g.Reserved = open, false; open {
@@ -424,7 +425,7 @@ func (d *Decision) fill(op *store.Op) {
 	}
 }
 
-// setAnswer sets the fields that Quick has answered, and then unlocks held.
+// setAnswer sets the fields that Quick has answered, and then unlocks held, if it is not nil.
 func (d *Decision) setAnswer(a store.QuickAnswer, source store.Source, held *sync.Mutex) {
 	d.Allowed, d.Never, d.Shadow, d.Source = a.Retry == 0, false, false, source
 	d.Granted, d.Remaining = a.Granted, a.Remaining
@@ -447,25 +448,24 @@ func (d *Decision) setCall(def *store.Definition, key string, cost int64) {
 	d.Plan = def.Plan
 }
 
-// reset clears a Decision that was used before, as far as setCall and the answer may not
-// set its fields.
+// reset clears those fields of a used Decision that setCall and the answer might not set.
 func (d *Decision) reset() {
 	d.Reservation, d.Repeated, d.RetryIsBound = Reservation{}, false, false
-	if d.Limits != nil || d.Hold != "" || d.Expires != (time.Time{}) { // storing pointers costs more
+	if d.Limits != nil || d.Hold != "" || d.Expires != (time.Time{}) { // testing first is cheaper than storing pointers
 		d.Limits, d.Hold, d.Expires = nil, "", time.Time{}
 	}
 }
 
-// us returns n µs, or the longest Duration. n may be that large after the store's
-// clock stepped back by years.
+// us returns n µs as a Duration, at most the longest one. n may be that large
+// after the store's clock stepped back by years.
 func us(n int64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/1000)) * time.Microsecond
 }
 
-// Cancel gives a reservation's tokens back, of all its limits, once, before it is due. If it
-// is unknown, cancelled already, due or reset, the error is ErrReservation and nothing
-// changes. Any other error wraps ErrStore or is the context's: it is then not known
-// whether the tokens were given back, and Cancel may be called again.
+// Cancel gives a reservation's tokens back, of all its limits, once, before it is due. If
+// the reservation is unknown, already cancelled, due or reset, the error is ErrReservation
+// and nothing changes. Any other error wraps ErrStore or is the context's: it is then
+// unknown whether the tokens were given back, and Cancel may be called again.
 func (l *Limiter) Cancel(ctx context.Context, id Reservation) error {
 	c := calls.Get().(*call)
 	defer c.end()

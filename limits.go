@@ -9,14 +9,14 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Limit returns the present definition of a limit, or nil if there is none. It reads
-// memory: a limit that another process has just defined is missing until the store has
-// told this one.
+// Limit returns the present definition of a limit, or nil if there is none. Limit
+// reads memory: a limit that another process has just defined is missing until the
+// store has told this process.
 func (l *Limiter) Limit(name string) *store.Definition { return l.registry.Lookup(name) }
 
 // Limits returns the present definitions of all limits in the store, whoever defined
-// them, sorted by name. As Limit, it reads memory. The definitions never change: a limit
-// that is defined again has a new one, which a later call returns.
+// them, sorted by name. Like Limit, Limits reads memory. The definitions never change: a
+// limit that is defined again has a new one, which a later call returns.
 func (l *Limiter) Limits() []*store.Definition { return l.registry.All() }
 
 // Define adds or changes a limit. A change takes effect at the next call; keys in use are
@@ -48,8 +48,8 @@ func (l *Limiter) Define(ctx context.Context, limit Limit, owner string) (*store
 	return def, err
 }
 
-// maxOwner bounds the text of an owner, because it is stored with each limit. The owner
-// for a configuration file has the file's name, its revision and a digest.
+// maxOwner bounds the text of an owner, because the store keeps it with each limit. The
+// owner for a configuration file has the file's name, its revision and a digest.
 const maxOwner = 256
 
 func checkOwner(owner string) error {
@@ -65,14 +65,14 @@ func checkOwner(owner string) error {
 }
 
 // Drop deletes a limit with its buckets, holds and overrides. If a limit of the same name
-// is defined later, its buckets are full. It fails with store.ErrOwner if the limit has
+// is defined later, its buckets are full. Drop fails with store.ErrOwner if the limit has
 // another owner, with ErrUnknownLimit if there is none, and with a *FieldError if it is
 // the Parent of another limit.
 func (l *Limiter) Drop(ctx context.Context, name, owner string) error {
 	if err := checkOwner(owner); err != nil {
 		return err
 	}
-	if strings.IndexByte(name, 0) >= 0 || !utf8.ValidString(name) { // PostgreSQL has no such texts
+	if strings.IndexByte(name, 0) >= 0 || !utf8.ValidString(name) { // PostgreSQL cannot store such texts
 		return fmt.Errorf("%w %q", ErrUnknownLimit, name)
 	}
 	return l.definer.Drop(ctx, name, owner)
@@ -81,7 +81,7 @@ func (l *Limiter) Drop(ctx context.Context, name, owner string) error {
 // Keys returns up to n keys of a limit that are not full, in byte order: those that
 // begin with prefix and follow after. Pass the last key of a page as after to get the
 // next; store.Shared as after follows the shared bucket, whose key is "" and comes
-// first. The rows are as the store keeps them: see store.KeyState. The error is
+// first. Rows are returned as the store keeps them: see store.KeyState. The error is
 // ErrUnknownLimit, a *FieldError, wraps ErrStore, or is store.ErrNotSupported if the store
 // cannot list keys: memstore needs Limit.ListKeys.
 func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) ([]store.KeyState, error) {
@@ -101,8 +101,8 @@ func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) 
 	return l.abilities.Keys(ctx, def, prefix, after, n)
 }
 
-// checkPage checks where a page of keys begins: texts that no key has are an error in some
-// databases.
+// checkPage checks the texts that say where a page of keys begins: some databases reject
+// texts that no key has.
 func checkPage(prefix, after string) error {
 	if after == Shared {
 		after = ""

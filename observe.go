@@ -12,13 +12,13 @@ import (
 )
 
 // Observe says how long a call behind an adaptive limit took, and whether it succeeded,
-// or the same of n calls that were alike, from 1 to 2^40: see Adaptive. Observe each call
-// that the limit allowed, or a sample that does not depend on the result: if failures are
-// left out, for example, the rate will be too high.
+// or says the same of n equal calls, from 1 to 2^40: see Adaptive. Observe each call that
+// the limit allowed, or a sample that does not depend on the result: if failures are left
+// out, for example, the rate will be too high.
 //
-// Observe asks no store: what it says is for the takes of this Limiter, and of those that
-// With made. The error is a *FieldError if the limit is not adaptive, latency is negative
-// or n is out of bounds, or ErrUnknownLimit if there is no such limit.
+// Observe asks no store: it affects the takes of this Limiter, and of those that With
+// made from it. The error is a *FieldError if the limit is not adaptive, latency is
+// negative or n is out of bounds, or ErrUnknownLimit if there is no such limit.
 func (l *Limiter) Observe(limit string, latency time.Duration, ok bool, n int64) error {
 	def := l.registry.Lookup(limit)
 	switch {
@@ -44,8 +44,8 @@ func (l *Limiter) Observe(limit string, latency time.Duration, ok bool, n int64)
 
 // PresentRate returns the present rate of an adaptive limit in this Limiter, in tokens per
 // Period, rounded down; why it last changed: "defined", "latency", "errors", "used" or
-// "unobserved"; and when. For any other limit it is the limit's rate, with "" and the zero
-// time; 0 if there is no such limit.
+// "unobserved"; and when. For any other limit PresentRate returns the limit's rate, with
+// "" and the zero time; 0 if there is no such limit.
 func (l *Limiter) PresentRate(limit string) (rate int64, reason string, changed time.Time) {
 	def := l.registry.Lookup(limit)
 	switch {
@@ -58,11 +58,11 @@ func (l *Limiter) PresentRate(limit string) (rate int64, reason string, changed 
 	return algebra.MulDiv(def.Rate, s.Fraction, adaptive.Full, false), string(s.Reason), changed
 }
 
-// isAdaptive reports whether a limit is adaptive. Its plans are then too.
+// isAdaptive reports whether a limit is adaptive. If it is, its plans are adaptive too.
 func isAdaptive(d *store.Definition) bool { return d.Adaptive.Floor > 0 }
 
 // adaptives has the state of each adaptive limit of a Limiter, by name.
-type adaptives struct{ byName sync.Map } // string → *adaptive.Limit
+type adaptives struct{ byName sync.Map } // by name: *adaptive.Limit
 
 func (a *adaptives) of(limit string) *adaptive.Limit {
 	v, there := a.byName.Load(limit)
@@ -84,7 +84,7 @@ const (
 	defaultWindow   = time.Second
 )
 
-// target returns what the controller of an adaptive limit needs.
+// target converts the settings of an adaptive limit to what its controller needs.
 func target(l *Limit) adaptive.Config {
 	const millionths = 1e6
 	a := &l.Adaptive
@@ -99,7 +99,7 @@ func target(l *Limit) adaptive.Config {
 	return c
 }
 
-// price sets the fractions of the ops of a group.
+// price sets the field Fraction of the ops of a group.
 func (a *adaptives) price(g *store.Group) {
 	for i := range g.Ops {
 		if op := &g.Ops[i]; isAdaptive(op.Def) && op.Verb <= store.VerbCheck {
@@ -110,7 +110,8 @@ func (a *adaptives) price(g *store.Group) {
 	}
 }
 
-// remained notes how many tokens of adaptive limits are free after the answers to a group.
+// remained tells the controllers how many tokens of adaptive limits are free after the answers
+// to a group.
 func (a *adaptives) remained(g *store.Group) {
 	for i := range g.Ops {
 		if op := &g.Ops[i]; isAdaptive(op.Def) && op.Def.Mode <= store.Shadow && op.Source < store.SourceFallbackOpen {
@@ -119,8 +120,8 @@ func (a *adaptives) remained(g *store.Group) {
 	}
 }
 
-// atPrice returns how many tokens remain after an op at its price, and of what capacity.
-// A full bucket has at least one.
+// atPrice returns how many tokens remain after an op, and the capacity, both counted at
+// the op's price of a token. A full bucket counts as at least one token.
 func atPrice(op *store.Op) (remaining, capacity int64) {
 	r := &op.Def.Rule
 	left := op.Remaining * r.Unit

@@ -12,10 +12,10 @@ import (
 
 // An Override decides the calls of one key of a limit, in place of the limit and of
 // the plan that callers name: a customer who has a plan by contract, is raised for an hour,
-// or is blocked. It has either a plan of the limit or numbers of its own, and a note for
-// people. A key has at most one that stands until it is ended, and a temporary one that
-// lies over it. What the key has used when one begins or ends stays used, in tokens.
-// See store.Override for its fields.
+// or is blocked. An override has either a plan of the limit or numbers of its own, and a
+// note for people. A key has at most one standing override, which lasts until it is ended,
+// and one temporary override, which lies over it. Tokens that the key has used when an
+// override begins or ends stay used. See store.Override for the fields.
 type Override = store.Override
 
 // OverrideKind is one of the two overrides that a key may have.
@@ -23,18 +23,18 @@ type OverrideKind = store.OverrideKind
 
 // Kinds of overrides, for EndOverride.
 const (
-	AnyOverride       = store.AnyOverride       // the temporary one if there is one, or else the standing one
+	AnyOverride       = store.AnyOverride       // the temporary override if there is one, or else the standing one
 	StandingOverride  = store.StandingOverride  // without Until
 	TemporaryOverride = store.TemporaryOverride // with Until
 )
 
 // SetOverride sets an override of a key, in place of the one of its kind that it may have:
-// a temporary one if o has Until, otherwise the standing one. It is in force from the next
-// call of any program, or if it lies under a temporary one, from the end of that. o.Key is
-// Shared if the limit is. The result is the override as it is kept, in which the key of the
-// shared bucket is "", with what it replaced and what lies under it.
-// The error is a *FieldError if a plan is unknown, which wraps store.ErrUnknownPlan, if
-// the numbers do not compile, or if Until is not in the future on the store's clock, and
+// a temporary one if o has Until, otherwise the standing one. The override is in force from
+// the next call of any program, or if it lies under a temporary one, from the end of that.
+// o.Key is Shared if the limit is. The result is the override as it is stored, where the
+// key of the shared bucket is "", with the override that it replaced and the one under it.
+// The error is a *FieldError if a plan is unknown, which wraps store.ErrUnknownPlan, if the
+// numbers do not compile, or if Until is not in the future on the store's clock, and
 // ErrNotSupported if the store has no overrides.
 func (l *Limiter) SetOverride(ctx context.Context, limit string, o Override) (set Override, err error) {
 	def, overrides, err := l.overrider(limit)
@@ -54,10 +54,10 @@ func (l *Limiter) SetOverride(ctx context.Context, limit string, o Override) (se
 	return *set.WithKey(key), nil
 }
 
-// EndOverride ends an override of a key: from the next call on, the one under it, or the
-// limit or the plan that the caller names, decides again. Used tokens stay used. It returns
-// what it ended, or nil if the key had none of this kind, or one that had ended already. The
-// error is store.ErrNotSupported if the store has no overrides.
+// EndOverride ends an override of a key: from the next call on, the override under it, or the
+// limit or the plan that the caller names, decides again. Used tokens stay used. EndOverride
+// returns the override that it ended, or nil if the key had none of this kind, or one that had
+// already ended. The error is store.ErrNotSupported if the store has no overrides.
 //
 // An override with Until needs no EndOverride: it ends exactly at that time, by the
 // store's clock.
@@ -66,7 +66,8 @@ func (l *Limiter) EndOverride(ctx context.Context, limit, key string, kind Overr
 	if err != nil {
 		return nil, err
 	}
-	// The override may be older than what keys the limit has now.
+	// No check of the key, because the override may be older than the present form of the
+	// limit's keys.
 	_, wrong := l.checkKey(def, key)
 	if key, err = checkKey(key); err != nil {
 		return nil, err

@@ -22,8 +22,8 @@ import (
 // Limit.Set reads one of them, and Limit.String writes a whole limit. A setting may be
 // given only once.
 //
-// It checks the limit as New does, except that its Parent exists. The error is a
-// *FieldError that names the setting, and if that is unknown, the nearest known name.
+// ParseLimit checks the limit as New does, except that its Parent exists. The error is a
+// *FieldError that names the setting, and if that is unknown, suggests the nearest known name.
 func ParseLimit(s string) (Limit, error) {
 	var l Limit
 	head, more, _ := strings.Cut(s, ",")

@@ -14,8 +14,8 @@ import (
 const maxWaiters = 1 << 16
 
 // queues have the callers of Wait on limits without debt. For each key they have the
-// callers that wait, in the order of their arrival, each as a channel that is closed when
-// it is the caller's turn. A key for which nobody waits has no queue.
+// waiting callers in the order of their arrival, each as a channel that is closed when it
+// is the caller's turn. A key for which nobody waits has no queue.
 type queues struct {
 	mu    sync.Mutex
 	byKey map[queueKey]*list.List

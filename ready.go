@@ -12,18 +12,19 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// MaxReady is the largest number of keys of a call of Ready. As many rows are read together:
-// all keys at once, or, of a limit with shards, a part of them at a time.
+// MaxReady is the largest number of keys in a call of Ready. Rows are read together, at most
+// as many as this: those of all keys at once, or of a limit with shards, a part of them at a
+// time.
 const MaxReady = 1000
 
 // Ready returns those of keys whose Take would be allowed now, in the order given, and
 // takes nothing: a worker that has jobs of many customers asks it whose to do next, and
-// takes when it has one. Another caller may take in between, so a Take may be refused
-// nevertheless. examples/river starts the jobs of a queue by it.
+// takes when it has one. Another caller may take in between, so a Take may still be
+// refused. examples/river starts the jobs of a queue with Ready.
 //
-// t is the Take of each key, without its Key. There are at most MaxReady keys. The error is as
-// that of Check; for a key that the limit cannot have it is a *FieldError of the field
-// "keys[2]". A key whose limit fails open is ready if the store fails.
+// t is the Take for each key, without its Key. There are at most MaxReady keys. The error is
+// one that Check returns; for a key that the limit cannot have it is a *FieldError of the
+// field "keys[2]". A key whose limit fails open is ready if the store fails.
 func (l *Limiter) Ready(ctx context.Context, t Take, keys []string) (ready []string, err error) {
 	if len(keys) > MaxReady {
 		return nil, badField("keys", "has %d entries; at most %d", len(keys), MaxReady)
@@ -43,7 +44,7 @@ func (l *Limiter) Ready(ctx context.Context, t Take, keys []string) (ready []str
 		rows := terms.RowKeys(c.ops[0].Def.Shards, c.ops[0].Key)
 		for _, row := range rows {
 			c.ops[0].Key = row
-			groups = append(groups, store.Group{Ops: slices.Clone(c.ops)}) // as long as they must be, because there are many
+			groups = append(groups, store.Group{Ops: slices.Clone(c.ops)}) // cloned to the exact length, because there are many
 		}
 		clear(c.ops)
 		if len(groups)+len(rows) <= MaxReady && i < len(keys)-1 {
@@ -53,7 +54,7 @@ func (l *Limiter) Ready(ctx context.Context, t Take, keys []string) (ready []str
 			return nil, err
 		}
 		for ; len(groups) > 0; groups, first = groups[len(rows):], first+1 {
-			if slices.ContainsFunc(groups[:len(rows)], func(g store.Group) bool { return g.Allowed }) { // one row of the key is enough
+			if slices.ContainsFunc(groups[:len(rows)], func(g store.Group) bool { return g.Allowed }) { // it is enough if one row of the key allows the take
 				ready = append(ready, keys[first])
 			}
 		}
@@ -84,7 +85,7 @@ func (l *Limiter) applyAll(ctx context.Context, groups []store.Group, timeout ti
 	return nil
 }
 
-// inKeys returns an error with the place of the key that it is about.
+// inKeys returns an error with the index of the key that it is about.
 func inKeys(err error, i int) error {
 	if f, ok := errors.AsType[*FieldError](err); ok && f.Field == "key" {
 		return &FieldError{Field: fmt.Sprintf("keys[%d]", i), Reason: f.Reason, Err: f.Err}

@@ -11,8 +11,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A key of a limit with shards has several rows, and a store decides each of them as it
-// decides any other. Here a call gets the row from which it takes.
+// A key of a limit with shards has several rows, and a store decides each row as it
+// decides any other. The code here chooses the row from which a call takes.
 
 // hasShards reports whether limits of a group have shards.
 func hasShards(g *store.Group) bool {
@@ -57,8 +57,8 @@ func (l *Limiter) applySharded(ctx context.Context, b *store.Batch, g *store.Gro
 	}
 }
 
-// choose chooses a row for each op that needs one. It returns true if there is no further
-// row to try for one of them.
+// choose chooses a row for each op that needs one. choose returns true if there is no
+// further row to try for one of the ops.
 func (l *Limiter) choose(ctx context.Context, g *store.Group, choices []*choice) (last bool, err error) {
 	g.NoWait = true
 	for _, c := range choices {
@@ -75,7 +75,7 @@ func (l *Limiter) choose(ctx context.Context, g *store.Group, choices []*choice)
 }
 
 // again reports whether a group should be tried with other rows: another transaction has
-// one, or a row has not enough after all.
+// locked one, or a row has too few tokens after all.
 func again(g *store.Group, choices []*choice) bool {
 	locked := g.NoWait && errors.Is(g.Err, store.ErrLocked)
 	if !locked && (g.Err != nil || g.Allowed) {
@@ -102,25 +102,25 @@ func again(g *store.Group, choices []*choice) bool {
 	return another
 }
 
-// A choice is that of a row for an op of a group.
+// A choice is the choice of a row for an op of a group.
 type choice struct {
 	op  *store.Op
 	def *store.Definition
 	key string
 
-	rows   []string    // not looked at yet, in random order
+	rows   []string    // rows not looked at yet, in random order
 	fits   []*store.Op // checks of rows that have enough, the fullest first
-	locked []*store.Op // those of rows that another transaction has
+	locked []*store.Op // checks of rows that another transaction has locked
 	best   *store.Op   // the refusal of the row that will have enough first
 
 	chosen *store.Op
-	waits  bool // locked ones are waited for
+	waits  bool // wait for locked rows
 	ended  bool // no row has enough
 }
 
 // next chooses the next row: of two rows the one with more tokens; then the fullest of the
-// others; then those that are locked. If no row has enough, it is the one that
-// will have enough first.
+// others; then the locked ones. If no row has enough, next chooses the one that will have
+// enough first.
 func (c *choice) next(ctx context.Context, s store.Store) error {
 	for n := 2; len(c.fits) == 0 && len(c.rows) > 0; n = len(c.rows) {
 		if err := c.look(ctx, s, n); err != nil {
@@ -160,7 +160,7 @@ func (c *choice) look(ctx context.Context, s store.Store, n int) error {
 	return err
 }
 
-// refused notes that a row has not enough.
+// refused notes that a row has too few tokens.
 func (c *choice) refused(op *store.Op) {
 	if b := c.best; b == nil || b.Never && !op.Never || b.Never == op.Never && op.Retry < b.Retry {
 		c.best = op
@@ -188,8 +188,7 @@ func applyEach(ctx context.Context, s store.Store, op store.Op, rows []string) (
 	return ops, err
 }
 
-// addRows answers a check of all rows of a key, or resets them all: with the sum of what
-// they have.
+// addRows answers a check with the sum of all rows of a key, or resets them all.
 func (l *Limiter) addRows(ctx context.Context, g *store.Group, op *store.Op) error {
 	verb := op.Verb
 	if verb != store.VerbReset {
@@ -210,12 +209,12 @@ func (l *Limiter) addRows(ctx context.Context, g *store.Group, op *store.Op) err
 	return nil
 }
 
-// pageRows bounds the rows of keys with shards that are listed at a time.
+// pageRows bounds how many rows of keys with shards are listed at a time.
 const pageRows = 4096
 
 // eachRow calls f for the rows of a limit with shards that follow those of the key after,
-// until f returns false. list returns n of them that follow a row, and key the key of one.
-// f gets the row with the key that it belongs to, and its number.
+// until f returns false. list returns n rows that follow a given row, and key returns the
+// key of a row. f gets the row with the key that it belongs to, and its number.
 func eachRow[T any](def *store.Definition, after string, n int, list func(after string, n int) ([]T, error), key func(*T) *string, f func(row *T, i int64) bool) error {
 	n = min((n+1)*int(def.Shards), pageRows)
 	if after == Shared {

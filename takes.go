@@ -11,8 +11,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Take is a cost for one key of a limit. Its fields are checked by the call that it
-// is passed to: the error is then a *FieldError, whose Field names the take if there are
+// A Take is a cost for one key of a limit. Its fields are checked by the call to which
+// it is passed: the error is then a *FieldError, whose Field names the take if there are
 // several, as in "takes[2].key".
 type Take struct {
 	Limit string // name of the limit
@@ -21,24 +21,24 @@ type Take struct {
 	Key  string
 	Cost int64 // tokens, 0 to 2^53-1; taking 0 is the same as checking 0
 
-	// With is a limit as in TakeWith, in place of Limit; nil for none. It cannot be given
-	// together with Plan.
+	// With is a limit as in TakeWith, given in place of Limit; or nil. With cannot be
+	// given together with Plan.
 	With *Limit
 
 	// Plan is the plan of the limit that decides, unless the key has an override;
 	// "" is the limit itself. A name that the limit does not have is a *FieldError that wraps
-	// store.ErrUnknownPlan; so is, without that, a plan that only an override may give.
+	// store.ErrUnknownPlan; a plan that only an override may give is a *FieldError too.
 	Plan string
 	// Floor is how many tokens must stay free after the call, so that work of low priority
 	// leaves tokens for other work. If Cost and Floor together are more than the burst, the
-	// call is refused with Never. It is for Take, Check and Hold, and for Wait on limits
+	// call is refused with Never. Floor is for Take, Check and Hold, and for Wait on limits
 	// without debt; with other calls, and for a leaky bucket, it is a *FieldError.
 	Floor int64
 }
 
 // TakeAll takes all costs at one instant, or none of them. There may be 1 to 16 takes,
 // with the parents of their limits. The costs of takes with the same limit and key are
-// added up; then the largest Floor counts. The Decision is that of the limit that
+// added up; then the largest Floor counts. The Decision describes the limit that
 // decides: if refused the one with the latest retry, otherwise the one with the fewest
 // remaining tokens. Limits has the decisions of all, in the order of takes.
 //
@@ -76,7 +76,7 @@ func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *T
 		return l.doGroup(ctx, d, verb, []Take{*t}, true, false)
 	}
 	d.reset()
-	if op.Floor == 0 && op.Def.Mode <= store.Shadow && op.Def.Shards < 2 && !isAdaptive(op.Def) { // Quick knows neither rows nor a price
+	if op.Floor == 0 && op.Def.Mode <= store.Shadow && op.Def.Shards < 2 && !isAdaptive(op.Def) { // Quick handles neither shards nor the price of an adaptive limit
 		if l.quick(d, verb, op.Def, op.Key, op.Cost) {
 			return nil
 		}
@@ -126,8 +126,8 @@ type call struct {
 	hold     store.HoldCall
 	costs    [store.MaxTakes]int64 // backs hold.Costs
 	ops      []store.Op
-	own      [store.MaxTakes]int // by take: index in ops of its own limit
-	named    int                 // the first ops, which are those of takes; the others are of parents
+	own      [store.MaxTakes]int // by take: index in ops of the op on the take's own limit
+	named    int                 // number of ops that belong to takes; the others are of parents
 	timeout  time.Duration
 	reserves bool // the group may make a reservation
 	holds    bool // the group makes a hold
@@ -136,13 +136,13 @@ type call struct {
 }
 
 // calls is a pool of calls. Their ops, from newOps, have room for all ops and for one
-// more, which may turn out to be the same as another.
+// more, which may turn out to equal an earlier one.
 var calls = sync.Pool{New: func() any { return &call{ops: newOps()} }}
 
 func newOps() []store.Op { return make([]store.Op, 0, store.MaxTakes+1) }
 
-// end recycles the call. Its ops stay as they are until next: clearing them takes longer than
-// deciding one.
+// end recycles the call. Its ops are cleared only by next: clearing all of them takes longer
+// than deciding one.
 func (c *call) end() {
 	c.ops, c.timeout, c.reserves, c.holds, c.waits = c.ops[:0], 0, false, false, false
 	calls.Put(c)
@@ -237,7 +237,7 @@ func (c *call) add(op *store.Op, named bool) (int, error) {
 			return i, badField("plan", "another take of the same limit and key, %s, has another plan", op.Def.Name)
 		}
 		if named {
-			same.Def = op.Def // the later one, in case the limit has changed meanwhile
+			same.Def = op.Def // the later definition, in case the limit has changed meanwhile
 		}
 		same.Takes |= op.Takes
 		same.Floor = max(same.Floor, op.Floor)
@@ -299,8 +299,8 @@ func checkFloor(def *store.Definition, verb store.Verb, floor int64) error {
 	return nil
 }
 
-// inList adds the index of a take to the field of a FieldError about a call, or of a limit
-// that does not exist.
+// inList adds the index of a take to the field of a FieldError about a call, or to the
+// error about a limit that does not exist.
 func (c *call) inList(err error, i int) error {
 	var f *FieldError
 	if !c.alone && errors.Is(err, ErrUnknownLimit) && !errors.As(err, &f) {
@@ -323,7 +323,7 @@ func (d *Decision) fillAll(g *store.Group, takes []Take, own []int, named int) {
 		d.Limits = make([]Decision, n)
 	}
 	d.Limits = d.Limits[:n]
-	var top, decides int // indexes of the decision and the op that decide
+	var top, decides int // indexes of the decision and of the op that decide the group
 	for i := range d.Limits {
 		e, at := &d.Limits[i], named+i-len(takes)
 		if i < len(takes) {
@@ -371,8 +371,8 @@ func namedPlan(d *store.Definition, name string) (*store.Definition, error) {
 	return plan, nil
 }
 
-// decidesOver reports whether e decides the call rather than top: the latest retry
-// among refusals, the fewest remaining tokens otherwise.
+// decidesOver reports whether decision e decides a call rather than top: among
+// refusals the latest retry decides, otherwise the fewest remaining tokens.
 func (e *Decision) decidesOver(top *Decision, allowed bool) bool {
 	switch {
 	case allowed:

@@ -12,9 +12,9 @@ import (
 // it was used, in order: hours that begin at from or later and before to, of the last 31
 // days. Services count it, and write it to the store once a minute; a program that calls a
 // Limiter does not. For a limit that is not shared, the key Shared has the sum of the keys
-// that a service had no room to count one by one. The error is a *FieldError for a bad key
-// or a limit without Usage, ErrUnknownLimit, store.ErrNotSupported if the store keeps no
-// usage, or wraps ErrStore.
+// that a service could not count one by one. The error is a *FieldError for a bad key or a
+// limit without Usage, ErrUnknownLimit, store.ErrNotSupported if the store keeps no usage,
+// or wraps ErrStore.
 func (l *Limiter) Usage(ctx context.Context, limit, key string, from, to time.Time) ([]store.UsageLine, error) {
 	def := l.registry.Lookup(limit)
 	switch {

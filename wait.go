@@ -38,10 +38,10 @@ func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decis
 
 // DoWait is Wait for 1 to 16 takes, all or nothing, that waits no longer than within,
 // even if the context has no deadline: if the tokens would be due later, it sets *d to a
-// refusal, without an error, whose RetryAfter is when a wait as long would be allowed if
-// nobody else came. It reserves if all limits of the takes and the parents of
-// these have debt. Otherwise the caller queues for the key of each take. Decision.Limits
-// is set if there are several takes or parents.
+// refusal, without an error, whose RetryAfter is when an equally long wait would be
+// allowed if nobody else came. DoWait reserves if all limits of the takes and all their
+// parents have debt. Otherwise the caller queues for the key of each take.
+// Decision.Limits is set if there are several takes or parents.
 func (l *Limiter) DoWait(ctx context.Context, d *Decision, takes []Take, within time.Duration) error {
 	*d = Decision{}
 	if err := ctx.Err(); err != nil {
@@ -67,10 +67,10 @@ type wait struct {
 	d     *Decision
 	takes []Take
 	c     *call
-	until time.Time // zero: no bound
+	until time.Time // end of the wait; zero: no bound
 }
 
-// left returns how long the caller can wait.
+// left returns how long the caller can still wait.
 func (w *wait) left() time.Duration {
 	if w.until.IsZero() {
 		return math.MaxInt64
@@ -101,7 +101,7 @@ func (w *wait) reserve(ctx context.Context) error {
 	case w.d.Allowed:
 		return w.awaitDelay(ctx)
 	case !w.d.Never && slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.Rule.Debt == 0 }):
-		return w.takeInTurn(ctx) // an override has no debt
+		return w.takeInTurn(ctx) // take, because an override of the key has no debt
 	}
 	return nil
 }
@@ -122,8 +122,8 @@ func (w *wait) cancelLost(ctx context.Context, id Reservation, err error) {
 	}
 }
 
-// awaitDelay waits until a reservation is due. If that is too late, or the context
-// ends, it cancels the reservation.
+// awaitDelay waits until a reservation is due. If the reservation is due too late,
+// or the context ends, awaitDelay cancels it.
 func (w *wait) awaitDelay(ctx context.Context) (err error) {
 	d := w.d
 	if d.Delay <= 0 {
@@ -143,8 +143,8 @@ func (w *wait) awaitDelay(ctx context.Context) (err error) {
 	return err
 }
 
-// givenBack turns a decision whose reservation was cancelled into a refusal by the limits
-// that had a delay.
+// givenBack turns a decision whose reservation was cancelled into a refusal by those
+// limits that had a delay.
 func (d *Decision) givenBack() {
 	if d.Delay > 0 {
 		d.Allowed, d.RetryAfter = false, d.Delay
@@ -157,8 +157,8 @@ func (d *Decision) givenBack() {
 	}
 }
 
-// retryWait turns the refusal of a take into that of a wait that is as long as left: the
-// same wait would be allowed so much earlier. A limit whose tokens come back within left
+// retryWait turns the refusal of a take into that of a wait of the length left: the same
+// wait would be allowed that much earlier. A limit whose tokens come back within left
 // does not refuse it.
 func (d *Decision) retryWait(left time.Duration) {
 	for i := range d.Limits {
@@ -228,14 +228,14 @@ func (w *wait) takeInTurn(ctx context.Context) error {
 		defer leave()
 	}
 	for {
-		if err := ctx.Err(); err != nil { // if the wait ends at the same time, select picks one at random
+		if err := ctx.Err(); err != nil { // check it here: if the wait ends at the same time, select picks one at random
 			return err
 		}
 		if err := w.ask(ctx, store.VerbTake); err != nil {
 			return err
 		}
 		if w.d.Allowed {
-			return w.awaitDelay(ctx) // one of the limits is a leaky bucket
+			return w.awaitDelay(ctx) // there is a delay, because one of the limits is a leaky bucket
 		}
 		if left := w.left(); w.d.Never || left < w.d.RetryAfter {
 			w.d.retryWait(left)
@@ -247,12 +247,12 @@ func (w *wait) takeInTurn(ctx context.Context) error {
 	}
 }
 
-// tooMuch reports whether a Take costs more than its limit can ever grant. Keys may have
-// overrides that grant more.
+// tooMuch reports whether a Take costs more than its limit can ever grant. Keys that
+// have overrides may be granted more.
 func tooMuch(op store.Op) bool {
 	r := &op.Def.Rule
 	most := r.Burst - op.Floor
-	if r.Leaky { // a Take there reserves
+	if r.Leaky { // a Take of a leaky bucket reserves
 		most += r.Debt / r.Unit
 	}
 	return op.Cost > most && !op.Def.Overridden
@@ -265,7 +265,7 @@ func (w *wait) ask(ctx context.Context, verb store.Verb) (err error) {
 	if err = w.doGroup(calls, w.d, verb, w.takes, w.c.alone, true); w.c.alone && len(w.d.Limits) == 1 {
 		w.d.Limits = nil
 	}
-	if err != nil { // one of the limits may be a leaky bucket
+	if err != nil { // one of the limits may be a leaky bucket, which may have reserved
 		w.cancelLost(ctx, w.d.Reservation, err)
 		w.d.Reservation = Reservation{}
 	}
@@ -303,8 +303,7 @@ func (w *wait) join(ctx context.Context) (leave func(), err error) {
 	return leave, nil
 }
 
-// tooLate turns the end of the time that a caller has, while it is in the queue, into a
-// refusal.
+// tooLate makes the refusal of a caller whose time ends while it is in the queue.
 func (w *wait) tooLate(ctx context.Context, err error) error {
 	if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 		return err

@@ -13,12 +13,12 @@ import (
 //
 // A call that the inner store refuses is allowed and charges nothing, and its answer has
 // Shadow set, as for a limit in shadow mode. A call that the inner store failed to decide
-// is allowed too; its source is store.SourceFallbackOpen. Errors of calls that cannot be
-// refused, such as Charge, Reset and Cancel, and errors about invalid input remain.
+// is allowed too, with the source store.SourceFallbackOpen. Errors of calls that cannot
+// be refused, such as Charge, Reset and Cancel, and errors about invalid input remain.
 //
-// The inner store does not have a hold that was allowed in this way. This process
-// remembers it, and repeats, settles and extends it as a store does, but charges nothing;
-// another process answers that the hold is unknown.
+// A hold that was allowed in this way is not in the inner store. This process remembers
+// it, and repeats, settles and extends it as a store does, but charges nothing; another
+// process answers that the hold is unknown.
 type shadowStore struct {
 	inner store.Store
 
@@ -42,10 +42,10 @@ func (s *shadowStore) Abilities() store.Abilities {
 
 // Apply sends the batch to the inner store and allows what it refuses.
 func (s *shadowStore) Apply(ctx context.Context, b *store.Batch) error {
-	var ids []string // as the calls have them: the store may set others
+	var ids []string // ids as the calls have them: the store may set others
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		if s.repeat(g) { // here, because the inner store would make a second one
+		if s.repeat(g) { // repeated here, because the inner store would make a second hold
 			return errors.Join(s.Apply(ctx, &store.Batch{Groups: b.Groups[:i]}), s.Apply(ctx, &store.Batch{Groups: b.Groups[i+1:]}))
 		}
 		if g.Hold != nil {
@@ -96,7 +96,7 @@ func allow(g *store.Group) {
 	}
 }
 
-// mayAllow reports whether a failed group has only verbs that can be refused and
+// mayAllow reports whether all verbs of a failed group can be refused, and it
 // did not fail because of invalid input.
 func mayAllow(g *store.Group) bool {
 	if g.Cancel || g.NoWait && errors.Is(g.Err, store.ErrLocked) || errors.As(g.Err, new(*store.FieldError)) || errors.Is(g.Err, store.ErrHoldConflict) {

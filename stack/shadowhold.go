@@ -7,21 +7,21 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxHolds bounds the holds that are remembered, about 500 bytes each. Ended ones are
-// forgotten first.
+// maxHolds bounds the holds that are remembered, about 500 bytes each. Holds that
+// have ended are forgotten first.
 const maxHolds = 1 << 16
 
-// A hold was allowed although the inner store does not have it. It ends as a hold of a store
-// does, but takes nothing.
+// A hold is one that was allowed although the inner store does not have it. Such a hold
+// ends like a hold in a store, but takes nothing.
 type hold struct {
 	store.Hold
-	ops []store.Op // as they were answered
+	ops []store.Op // the ops as they were answered
 }
 
 // live reports whether a hold was neither settled nor has expired.
 func live(_ string, h *hold) bool { return !h.Settled && h.Expires > time.Now().UnixMicro() }
 
-// hold returns a hold that was allowed here, or nil. s.mu is held.
+// hold returns a hold that was allowed in this process, or nil. s.mu is held.
 func (s *shadowStore) hold(id string) *hold {
 	if h, ok := s.holds.Get(id); ok && h.Forget > time.Now().UnixMicro() {
 		return h
@@ -32,7 +32,8 @@ func (s *shadowStore) hold(id string) *hold {
 // makes reports whether a group makes a hold.
 func makes(g *store.Group) bool { return g.Hold != nil && g.Hold.Verb == store.MakeHold }
 
-// repeat answers a group that makes a hold with the id of one that was allowed here.
+// repeat answers a group that makes a hold with the id of one that was allowed in this
+// process.
 func (s *shadowStore) repeat(g *store.Group) bool {
 	if !makes(g) {
 		return false

@@ -35,38 +35,38 @@ import (
 
 // Options say what New wraps around a store. The zero Options only coalesce calls.
 type Options struct {
-	// Lanes is how many batches the store decides at one time for calls that wait, each on
-	// its own connection, from 1 to 64. Default: the number of processors, but 2 to 4.
-	// Negative: calls are not coalesced. Calls of a store without lanes (store.Abilities),
-	// such as one in memory, in a file or over the caller's own transaction, are never
-	// coalesced.
+	// Lanes is how many batches the store decides at one time for calls that wait, each on its
+	// own connection, from 1 to 64. Default: the number of processors, but 2 to 4. Negative:
+	// calls are not coalesced. Calls of a store without lanes (store.Abilities), such as one
+	// in memory, in a file or over the caller's own transaction, are never coalesced.
 	Lanes int
 
 	// Timeout is the longest time that a coalesced call may take, waiting included, unless
-	// the limit's own timeout or the caller's context ends it sooner. Default 5 s.
+	// the limit's own timeout or the caller's context ends it sooner. The default of Timeout
+	// is 5 s.
 	Timeout time.Duration
 
-	// OnBatch is called after each batch that coalescing has sent was answered. The
-	// groups of b are the calls in it, each with its error; took is how long the store
-	// took, and err is what Apply returned. OnBatch must not keep b. It is called by
-	// several goroutines, and the calls of the batch wait for it. Default: none.
+	// OnBatch is called each time the store has answered a batch that coalescing sent.
+	// The groups of b are the calls in it, each with its error; took is how long the
+	// store took, and err is what Apply returned. OnBatch must not keep b. Several
+	// goroutines call OnBatch, and the calls of the batch wait for it. Default: none.
 	OnBatch func(b *store.Batch, took time.Duration, err error)
 
 	// Breaker fails calls at once while the store gives no answers, so that the failure
-	// modes of their limits decide. After five calls in a row without an answer it sends
-	// a check of its own, and opens if that is not answered within 300 ms. While it is
-	// open, it sends one check at a time, and the first answer closes it.
+	// modes of their limits decide. After five calls in a row without an answer the
+	// breaker sends a check of its own, and opens if that is not answered within 300 ms.
+	// An open breaker sends one check at a time, and closes at the first answer.
 	Breaker bool
 
 	// OnBreaker is called with the reason when the breaker opens, and with nil when it
-	// closes. It must not call the store. Default: none.
+	// closes. OnBreaker must not call the store. Default: none.
 	OnBreaker func(why error)
 
 	// DenyMaxAge is how long a refusal is remembered at most. Meanwhile, calls that the
 	// same bucket would refuse are refused in this process, without the store. Refunds
 	// and resets by other processes may take effect that much later; those by this
-	// process take effect at once. From 1 µs to 1 h; one second suits most programs.
-	// Default 0: every call is sent to the store.
+	// process take effect at once. DenyMaxAge is from 1 µs to 1 h; one second suits
+	// most programs. Default of DenyMaxAge: 0, which sends every call to the store.
 	DenyMaxAge time.Duration
 
 	// Leases takes tokens in advance for keys of limits that have a Lease, if a key has
@@ -74,12 +74,12 @@ type Options struct {
 	// store. The Source of these answers is store.SourceLease. A process that is killed
 	// loses the tokens that it holds: about what its calls take in half a lease. Without
 	// this option the store decides all calls of such limits; their buckets are as small
-	// either way. Over a store in this process it has no effect.
+	// either way. Over a store in this process Leases has no effect.
 	Leases bool
 
 	// Fallback decides calls of limits with OnStoreError FailLocal in this process while the
 	// store is down, from the last known row of each key. Each process then grants up to the
-	// whole limit. Without it such limits fail closed.
+	// whole limit. Without Fallback such limits fail closed.
 	Fallback bool
 
 	// FallbackKeys is how many keys the fallback remembers, about 45 bytes each.
@@ -88,16 +88,16 @@ type Options struct {
 
 	// KeySecret replaces the keys that the store sees by their HMAC-SHA-256 under
 	// this secret, of at least 16 bytes. Programs that share buckets need the same
-	// secret. Default nil: the store sees the keys.
+	// secret. Default of KeySecret: nil; the store sees the keys.
 	KeySecret []byte
 
 	// Shadow allows every call, charges what it can and marks the answers of calls
-	// that would have been refused. Default: calls are refused.
+	// that would have been refused. Default of Shadow: calls are refused.
 	Shadow bool
 
-	// Outer wraps everything else; it is called once. The store that it returns should have
-	// the abilities of the store that it gets (store.AbilitiesOf): without them the Limiter
-	// keeps limits in its own memory. Default: none.
+	// Outer wraps a store around everything else; it is called once. The store that it
+	// returns should have the abilities of the store that it gets (store.AbilitiesOf):
+	// without them the Limiter keeps limits in its own memory. Default: none.
 	Outer func(store.Store) store.Store
 }
 
@@ -123,7 +123,7 @@ type Stack struct {
 	Lanes int
 
 	closing sync.Mutex
-	close   []func() error // in the order of opening
+	close   []func() error // functions to call at Close, in the order of opening
 }
 
 // New builds a stack around s. Stack.Close closes what New opened; the caller closes s
