@@ -24,14 +24,14 @@ import (
 // ClientConfig configures NewClient. The zero value obeys RetryInfo and limits nothing.
 type ClientConfig struct {
 	// Limits are taken before each call is sent, at one instant, all or
-	// nothing; a call that is sent again takes from them again. At most 16. They
-	// cannot be concurrency limits. Default: none.
+	// nothing; a call that is sent again takes from them again. There may be at
+	// most 16 Limits. The Limits cannot be concurrency limits. Default: none.
 	//
-	// For adaptive limits among them, each call that was sent is observed: how long it took,
-	// for a stream until its first message or its end, and whether it succeeded. It failed
-	// if its status is UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE
-	// or DATA_LOSS. A call that the caller cancels before that is not observed, nor is a
-	// stream that is not read.
+	// For adaptive Limits each sent call is observed: how long it took, for a stream until
+	// its first message or its end, and whether it succeeded. A call fails if its status is
+	// UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE or DATA_LOSS. A
+	// call that the caller cancels before that is not observed, nor is a stream that is not
+	// read.
 	Limits []Limit
 
 	// FailFast makes a call that would have to wait fail at once, with the refusal of its
@@ -41,7 +41,7 @@ type ClientConfig struct {
 
 	// MaxWait is the longest time that a call waits in total, whatever its deadline and the
 	// server's RetryInfo: for the limits, for the RetryInfo of earlier calls, and between
-	// its attempts. If it is negative, NewClient returns an error. Default: 1 minute.
+	// its attempts. A negative MaxWait is an error of NewClient. Default of MaxWait: 1 minute.
 	MaxWait time.Duration
 
 	// MaxAttempts is how often a unary call is sent, 1 to 100, the first time
@@ -49,15 +49,15 @@ type ClientConfig struct {
 	// streams never are. Default: 4.
 	MaxAttempts int
 
-	// Refused returns the error of a call that Limits refused. If it returns nil, the
-	// call goes on although it took nothing. Default: Refuse.
+	// Refused returns the error of a call that Limits refused. If Refused returns
+	// nil, the call goes on although it took nothing. Default: Refuse.
 	Refused func(context.Context, *dipwell.Decision) error
 
 	// Failed returns the error of a call that could not be decided. Default: Fail.
 	Failed func(context.Context, error) error
 
 	// Observe, if set, is called after every call of the limiter with its
-	// result and duration, for metrics. It must not keep d.
+	// result and duration, for metrics. Observe must not keep d.
 	Observe func(d *dipwell.Decision, err error, took time.Duration)
 }
 
@@ -65,8 +65,8 @@ const (
 	defaultMaxWait     = time.Minute
 	defaultMaxAttempts = 4
 	maxAttempts        = 100
-	maxMethods         = 1024      // methods whose RetryInfo is remembered
-	maxBlock           = time.Hour // a longer RetryInfo is cut to this
+	maxMethods         = 1024      // number of methods whose RetryInfo is remembered
+	maxBlock           = time.Hour // longest time that a RetryInfo blocks; longer ones are cut
 )
 
 // A client limits the calls that a program makes, and honours RetryInfo.
@@ -160,13 +160,13 @@ func (c *client) observeCall(ctx context.Context, adaptive []string, began time.
 	ok := true
 	switch status.Code(err) {
 	case codes.Unknown, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Internal, codes.Unavailable, codes.DataLoss:
-		ok = errors.Is(err, io.EOF) // the end of a stream
+		ok = errors.Is(err, io.EOF) // io.EOF is the normal end of a stream
 	}
 	front.Observe(c.limiter, adaptive, time.Since(began), ok)
 }
 
-// admit waits until an earlier RetryInfo has passed, and then for the limits. It returns
-// the adaptive ones that allowed the call.
+// admit waits until an earlier RetryInfo has passed, and then for the limits. admit
+// returns the adaptive limits that allowed the call.
 func (c *client) admit(ctx context.Context, w *waitBudget, target, method string, req any) (adaptive []string, err error) {
 	for {
 		wait := c.blocks.wait(target, method)
@@ -230,7 +230,7 @@ func RetryInfo(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-// waitBudget is the time that one call may still wait.
+// waitBudget is how much time one call may still wait.
 type waitBudget struct {
 	left     time.Duration
 	failFast bool
@@ -259,7 +259,7 @@ type clientStream struct {
 	grpc.ClientStream
 	c              *client
 	target, method string
-	first          func(error) // called with the first message's result, or the end; nil once it was called
+	first          func(error) // called with the result of the first message, or the end; nil once it was called
 }
 
 func (s *clientStream) RecvMsg(m any) error {
@@ -277,7 +277,7 @@ func (s *clientStream) RecvMsg(m any) error {
 // blocks has, by target and method, the time before which no call is sent.
 type blocks struct {
 	mu    sync.RWMutex
-	until bounded.Map[[2]string, time.Time] // forgetting one costs at most a call that is refused
+	until bounded.Map[[2]string, time.Time] // a forgotten entry costs at most one refused call
 }
 
 func (b *blocks) wait(target, method string) time.Duration {

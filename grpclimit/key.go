@@ -14,13 +14,13 @@ import (
 // Call describes a call or a message to key and cost functions, which must not change or
 // keep it.
 type Call struct {
-	// Context is that of the call, with its deadline and metadata.
+	// Context is the context of the call, with its deadline and metadata.
 	Context context.Context //nolint:containedctx // as an http.Request has it
 	// Method is "/package.Service/Method".
 	Method string
-	// Message is the request of a unary call, or the message of a stream. It is nil
-	// when a stream begins. It is of the type that the service's code was generated with:
-	// proto.Size of it is a cost by size.
+	// Message is the request of a unary call, or the message of a stream. Message is nil
+	// when a stream begins. Message has the type for which the service's code was
+	// generated: proto.Size of it is a cost by size.
 	Message any
 }
 
@@ -62,10 +62,10 @@ func Method() KeyFunc {
 }
 
 // ClientIP returns a KeyFunc whose key is the client's address: an IPv4 address,
-// or the /64 prefix of an IPv6 address. It is the peer's address, or, if the peer
-// is one of the trusted proxies, the address that httplimit.ClientIP finds in the
-// metadata x-forwarded-for. A peer without an address, as on a Unix socket, is an
-// error.
+// or the /64 prefix of an IPv6 address. The address is the peer's, or, if the
+// peer is one of the trusted proxies, the one that httplimit.ClientIP finds in
+// the metadata x-forwarded-for. A peer without an address, as on a Unix socket,
+// is an error.
 func ClientIP(trusted ...netip.Prefix) KeyFunc {
 	clientIP := httplimit.ClientIP(trusted...)
 	return func(c *Call) (string, error) {

@@ -10,16 +10,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Limit is a limit that a call or a message takes from. One of Name and Choose is
-// required.
+// Limit is a limit that a call or a message takes from. A Limit needs a Name or Choose.
 type Limit struct {
 	// Name is the name of a limit that the Limiter has; New and NewClient return an
 	// error otherwise.
 	Name string
 
 	// Key returns the key: whose bucket the call takes from. If it returns an error, the
-	// call is not decided. A limit with a Parent needs a path: see dipwell.Key. Default:
-	// none, for a limit that is Shared; a call of any other is then InvalidArgument.
+	// call is not decided. A limit with a Parent needs a path: see dipwell.Key. Default of
+	// Key: none, for a limit that is Shared; a call of any other is then InvalidArgument.
 	Key KeyFunc
 
 	// Cost returns the cost in tokens, from 0 to 2^53-1, for instance by the size of
@@ -33,16 +32,17 @@ type Limit struct {
 	Choose func(*Call) string
 
 	// Plan returns the plan of the limit that decides, unless the key has an override, or ""
-	// for the limit itself. It must not be text of the client. A plan that the limit does
-	// not have is an error of the call, of status INTERNAL. Default: the limit itself.
+	// for the limit itself. Plan must not return text of the client. A plan that the limit
+	// does not have is an error of the call, of status INTERNAL. Default of Plan: the limit
+	// itself.
 	Plan func(*Call) string
 
 	// Floor is how many tokens must stay free for others after the call, as for work of
-	// low priority. If it is not below the burst, every call is refused. Default: 0.
+	// low priority. If Floor is not below the burst, every call is refused. Default: 0.
 	Floor int64
 }
 
-// check returns an error if calls or messages cannot use one of the limits so.
+// check returns an error if calls or messages cannot use one of the limits in this way.
 func check(limiter *dipwell.Limiter, field string, limits []Limit, use front.Use) error {
 	if len(limits) > store.MaxTakes {
 		return fmt.Errorf("grpclimit: %s: %d limits; at most %d", field, len(limits), store.MaxTakes)
@@ -63,9 +63,9 @@ type taker struct {
 	observe func(*dipwell.Decision, error, time.Duration)
 }
 
-// take takes from the limits, waiting at most bound. It makes a hold if ttl is not 0 and one
-// of the limits is a concurrency limit, and returns how long the hold lives. If it returns an
-// error, the call must end with it.
+// take takes from the limits, waiting at most bound. take makes a hold if ttl is not 0 and
+// one of the limits is a concurrency limit, and returns how long the hold lives. If take
+// returns an error, the call must end with it.
 func (t *taker) take(d *dipwell.Decision, limits []Limit, c *Call, bound, ttl time.Duration) (time.Duration, error) {
 	ttl, err := t.decide(d, limits, c, bound, ttl)
 	return ttl, t.answer(c.Context, d, err)
@@ -77,7 +77,7 @@ func (t *taker) answer(ctx context.Context, d *dipwell.Decision, err error) erro
 		return t.failed(ctx, err)
 	case err != nil:
 		return Fail(ctx, err)
-	case d.Allowed || d.Limit == "": // it took from no limit
+	case d.Allowed || d.Limit == "": // d.Limit is "" if the call took from no limit
 		return nil
 	case t.refused != nil:
 		return t.refused(ctx, d)

@@ -16,16 +16,17 @@ import (
 )
 
 // Config configures New. At least one of Limits, Received and Sent is
-// required. Its functions are called by many goroutines at once.
+// required. The functions in a Config are called by many goroutines at once.
 type Config struct {
 	// Limits are taken when a call begins, at one instant, all or nothing: a call that
-	// one of them refuses takes from none. At most 16, with the parents of the limits.
-	// A stream has no message yet when it begins, so that Call.Message is nil.
+	// one of them refuses takes from none. There may be at most 16 Limits, with their
+	// parents. A stream has no message yet when it begins, so that Call.Message is nil.
 	Limits []Limit
 
 	// Received are taken for each message that a stream receives, after it was read,
-	// and Sent for each message that it sends, before it is sent. At most 16 each. They
-	// cannot be concurrency limits. Unary calls do not take from them. Default: none.
+	// and Sent for each message that it sends, before it is sent. Received and Sent may have
+	// at most 16 each. Received and Sent cannot be concurrency limits. Unary calls do not
+	// take from Received and Sent. Default: none.
 	Received, Sent []Limit
 
 	// Slow makes the messages of a stream wait for their tokens, until the
@@ -36,9 +37,9 @@ type Config struct {
 	Slow bool
 
 	// TTL is how long the tokens that a call holds stay taken if the program dies; while the
-	// handler runs, the hold is extended. It is not how long a call may take. If the TTL is
+	// handler runs, the hold is extended. TTL is not how long a call may take. If the TTL is
 	// too short, holds expire while the store is down; if it is too long, tokens stay taken
-	// for long after a crash. Default: 1 minute, and at most the TTL of each limit.
+	// for long after a crash. Default of TTL: 1 minute, and at most the TTL of each limit.
 	TTL time.Duration
 
 	// Headers selects the metadata that announces decisions: httplimit's header fields with
@@ -48,23 +49,22 @@ type Config struct {
 	Headers httplimit.Headers
 
 	// Skip reports whether a method, "/package.Service/Method", is not limited,
-	// as health checks should not be. Its messages are not limited either. Default:
-	// every method is limited.
+	// as health checks should not be. The messages of such a method are not limited
+	// either. Default of Skip: every method is limited.
 	Skip func(method string) bool
 
-	// Refused returns the error of a refused call. The metadata is already set. If it
-	// returns nil, the call goes on although it took nothing. Default: Refuse.
+	// Refused returns the error of a refused call. The metadata is already set. If
+	// Refused returns nil, the call goes on although it took nothing. Default: Refuse.
 	Refused func(context.Context, *dipwell.Decision) error
 
 	// Failed returns the error of a call that could not be decided: its key or cost
-	// function failed, or the store did not answer and a limit fails closed. If it
-	// returns nil, the call goes on. Default: Fail.
+	// function failed, or the store did not answer and a limit fails closed. If
+	// Failed returns nil, the call goes on. Default: Fail.
 	Failed func(context.Context, error) error
 
-	// Observe, if set, is called after every call of the limiter with its
-	// result and duration, for metrics. It must not keep d. With Slow the duration
-	// includes the wait for tokens. Calls whose key or cost function fails are not
-	// observed.
+	// Observe, if set, is called after every call of the limiter with its result and
+	// duration, for metrics. Observe must not keep d. With Slow the duration includes the
+	// wait for tokens. Calls whose key or cost function fails are not observed.
 	Observe func(d *dipwell.Decision, err error, took time.Duration)
 }
 
@@ -89,9 +89,9 @@ type server struct {
 // given back.
 //
 // If one of Limits has the algorithm dipwell.Concurrency, the call holds its tokens, of
-// all Limits in one hold, until its handler returns or panics, which ends a stream. They
-// are then settled to what was held, which releases those of concurrency limits. If the
-// hold is lost before, the handler's context is cancelled.
+// all Limits in one hold, until its handler returns or panics, which ends a stream. The
+// tokens are then settled to what was held, which releases those of concurrency limits.
+// If the hold is lost before, the handler's context is cancelled.
 func New(limiter *dipwell.Limiter, c Config) ([]grpc.ServerOption, error) {
 	s, err := newServer(limiter, c)
 	if err != nil {
@@ -132,8 +132,8 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 }
 
 // admit takes from the limits of a call and announces the decision, which header and trailer
-// send. It returns the context of the handler, which ends if the call's hold is lost, and what
-// releases the hold.
+// send. admit returns the handler's context, which ends if the call's hold is lost, and a
+// function that releases the hold.
 func (s *server) admit(c *Call, header func(metadata.MD) error, trailer func(metadata.MD)) (ctx context.Context, release func(), err error) {
 	if len(s.Limits) == 0 {
 		return c.Context, func() {}, nil
@@ -155,7 +155,7 @@ func (s *server) admit(c *Call, header func(metadata.MD) error, trailer func(met
 }
 
 // decided reports whether d is a decision of the store, which is announced, and
-// not the zero value or a fallback.
+// not zero or a fallback.
 func decided(d *dipwell.Decision) bool {
 	return d.Limit != "" && d.Source != store.SourceFallbackClosed
 }

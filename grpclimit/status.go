@@ -93,7 +93,7 @@ func retryDelay(d *dipwell.Decision) time.Duration {
 	return max(d.RetryAfter, time.Microsecond)
 }
 
-const maxSeconds = 315_360_000 // ten years; a time.Duration holds 292 years
+const maxSeconds = 315_360_000 // ten years in seconds; a time.Duration holds 292 years
 
 func jittered(d *dipwell.Decision) bool {
 	if def := d.Definition; def != nil && def.RetryJitter > 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// maxField is the longest structured field that is parsed, ten times what real
-// ones have.
+// maxField is the length of the longest structured field that is parsed, ten
+// times that of real ones.
 const maxField = 4096
 
 // ietf reads RateLimit and RateLimit-Policy: lists of items with parameters
@@ -37,7 +37,7 @@ func tooLong(lines []string) bool {
 
 // items yields the items of a list, and their names. It ignores a malformed field.
 func items(lines []string, f func(name string, params *httpsfv.Params)) {
-	list, _ := httpsfv.UnmarshalList(lines) // empty after an error
+	list, _ := httpsfv.UnmarshalList(lines) // the list is empty after an error
 	for _, m := range list {
 		item, _ := m.(httpsfv.Item)
 		switch name := item.Value.(type) {
@@ -49,12 +49,12 @@ func items(lines []string, f func(name string, params *httpsfv.Params)) {
 	}
 }
 
-// list reads RateLimit with the full grammar.
+// list reads the field RateLimit with its full grammar.
 func (p *parser) list(lines []string) {
 	items(lines, func(name string, params *httpsfv.Params) {
 		r := integer(params.Get("r"))
 		if r < 0 {
-			return // r is required
+			return // the parameter r is required
 		}
 		if q := p.quota(name); q != nil {
 			q.Remaining = r

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// quota is one limit in a response. Fields that the response does not have are
-// unknown.
+// quota is one limit in a response. Fields of quota that the response does not
+// have are unknown.
 type quota struct {
-	Name      string        // of the policy or of the unit ("requests", "tokens"), or ""
+	Name      string        // name of the policy or of the unit ("requests", "tokens"), or ""
 	Limit     int64         // what the service grants in a window, or at once
-	Remaining int64         // what is left of Limit
-	Reset     time.Duration // until the window ends or the bucket is full
+	Remaining int64         // what is left of Limit now
+	Reset     time.Duration // time until the window ends or the bucket is full
 	Window    time.Duration // length of the window
 	Refills   bool          // the limit refills steadily until Reset rather than all at once
 }
@@ -28,7 +28,7 @@ const maxBucket = 256
 // maxQuotas is how many quotas of a response are read.
 const maxQuotas = 8
 
-// advice is what a response says about limits.
+// advice is what a response says about a service's limits.
 type advice struct {
 	RetryAfter time.Duration // or unknown
 	Bucket     string        // which of the service's limits the quotas belong to: GitHub's resource
@@ -61,11 +61,11 @@ func (q *quota) next() time.Duration {
 	return q.Reset
 }
 
-// parse reads the header fields of a response that arrived at now. It cuts times
-// to most, and ignores negative values and malformed fields. Instants are
+// parse reads the header fields of a response that arrived at now. parse cuts
+// times to most, and ignores negative values and malformed fields. Instants are
 // compared with the response's Date, if it has one.
 //
-// A reset must not be cut to MaxBlock before its share is computed.
+// A reset must not be cut to MaxBlock before the share for one token is computed.
 func parse(a *advice, h http.Header, now time.Time, most time.Duration) {
 	a.RetryAfter, a.Bucket, a.github, a.n = unknown, "", false, 0
 	p := parser{a: a, h: h, now: now, most: most}
@@ -90,7 +90,7 @@ func (p *parser) get(canonical string) string {
 	return ""
 }
 
-// quota adds a quota, or returns nil if there are maxQuotas.
+// quota adds a quota and returns it, or returns nil if there are maxQuotas.
 func (p *parser) quota(name string) *quota {
 	if p.a.n == maxQuotas {
 		return nil
@@ -102,7 +102,7 @@ func (p *parser) quota(name string) *quota {
 }
 
 func (p *parser) retryAfter() {
-	for _, name := range [...]string{"Retry-After-Ms", "X-Ms-Retry-After-Ms"} { // sent by OpenAI and Azure; more precise
+	for _, name := range [...]string{"Retry-After-Ms", "X-Ms-Retry-After-Ms"} { // OpenAI and Azure send these more precise fields
 		if ms, ok := number(p.get(name)); ok {
 			p.a.RetryAfter = p.seconds(ms / 1000)
 			return
@@ -110,7 +110,7 @@ func (p *parser) retryAfter() {
 	}
 	for _, line := range p.h["Retry-After"] { // a response that passed several proxies may have two
 		parts := []string{line}
-		if p.reset(strings.Trim(line, " \t")) < 0 { // not a date, which has a comma
+		if p.reset(strings.Trim(line, " \t")) < 0 { // not a date, which would have a comma
 			parts = strings.SplitN(line, ",", maxQuotas)
 		}
 		for _, part := range parts {
@@ -135,7 +135,7 @@ func (p *parser) plain() {
 	if remaining == "" && reset == "" && after == "" {
 		return
 	}
-	if p.a.n > 0 { // the structured fields have it already
+	if p.a.n > 0 { // the structured fields have had it already
 		return
 	}
 	q := p.quota("")
@@ -165,7 +165,7 @@ const (
 )
 
 // reset parses a wait in seconds, an instant in seconds or milliseconds since the epoch, or a
-// date. It returns unknown for all else.
+// date. reset returns unknown for all other texts.
 func (p *parser) reset(v string) time.Duration {
 	if v == "" {
 		return unknown
@@ -191,7 +191,7 @@ func (p *parser) reset(v string) time.Duration {
 }
 
 // steady are the quotas of OpenAI, whose resets are durations, and of Anthropic, in RFC 3339.
-// They refill steadily.
+// Both kinds of quotas refill steadily.
 var steady = [...]struct{ name, limit, remaining, reset string }{
 	{"requests", "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"},
 	{"tokens", "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"},
@@ -201,7 +201,7 @@ var steady = [...]struct{ name, limit, remaining, reset string }{
 	{"output-tokens", "Anthropic-Ratelimit-Output-Tokens-Limit", "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"},
 }
 
-// units reads the fields of steady.
+// units reads the header fields that steady lists.
 func (p *parser) units() {
 	for _, f := range steady {
 		left := p.get(f.remaining)
@@ -232,7 +232,7 @@ func (p *parser) clock() time.Time {
 		p.dated = true
 		if date, err := http.ParseTime(p.get("Date")); err == nil {
 			p.now = date
-			if age, ok := number(p.get("Age")); ok { // the response is from a cache
+			if age, ok := number(p.get("Age")); ok { // the response comes from a cache, which says how old it is
 				p.now = date.Add(p.seconds(age))
 			}
 		}
@@ -240,7 +240,7 @@ func (p *parser) clock() time.Time {
 	return p.now
 }
 
-// seconds rounds up to the microsecond; s is not negative.
+// seconds rounds s up to the microsecond; s is not negative.
 func (p *parser) seconds(s float64) time.Duration {
 	if s >= p.most.Seconds() {
 		return p.most
@@ -254,10 +254,10 @@ func number(s string) (float64, bool) {
 		return 0, false
 	}
 	f, err := strconv.ParseFloat(s, 64)
-	return f, err == nil || errors.Is(err, strconv.ErrRange) // then f is +Inf
+	return f, err == nil || errors.Is(err, strconv.ErrRange) // on a range error f is +Inf
 }
 
-// count parses a whole number. It drops a fraction.
+// count parses a whole number. count drops a fraction.
 func count(s string) int64 {
 	f, ok := number(s)
 	if !ok {

@@ -11,7 +11,7 @@ import (
 
 // table is what a transport has learned, for all its requests: an entry for each host, and
 // for each route of a host whose routes have different limits. A request locks mu twice,
-// for less than a microsecond. Forgetting an entry costs at most a request that is refused.
+// for less than a microsecond. A forgotten entry costs at most one refused request.
 type table struct {
 	mu      sync.Mutex
 	entries bounded.Map[key, *entry]
@@ -21,35 +21,35 @@ type table struct {
 type key struct {
 	host  string
 	cred  uint64
-	route string // "" for a host
+	route string // "" for the entry of a host
 }
 
 // entry is a host or a route.
 type entry struct {
-	blocked  time.Time // no request is sent before this
-	told     bool      // by a Retry-After
+	blocked  time.Time // no request is sent before this time
+	told     bool      // blocked was set by a Retry-After
 	name     string    // name of the quota or bucket that blocked
 	quotas   []state
 	inFlight int64         // requests in flight
-	tokens   int64         // their cost in tokens
+	tokens   int64         // cost of the requests in flight in tokens
 	changed  chan struct{} // closed when a request in flight ends; nil if nobody waits for that
-	split    bool          // of a host: its routes have entries
+	split    bool          // for a host: its routes have entries
 }
 
-// state is a quota as last learned from a response.
+// state is a quota as a response last reported it.
 type state struct {
 	quota
-	at     time.Time // of that response
-	until  time.Time // from when on it delays nothing: the reset, or an earlier Retry-After or MaxBlock; zero if unknown
+	at     time.Time // time of that response
+	until  time.Time // from this time on the quota delays nothing: its reset, or an earlier Retry-After or MaxBlock; zero if unknown
 	most   time.Duration
-	tokens bool // counted in tokens, not requests
+	tokens bool // the quota counts tokens, not requests
 }
 
 // resetSlack is how much the reset times of one window may differ between
 // responses, since services send whole seconds.
 const resetSlack = time.Second
 
-// available returns what is left at now, not counting requests in flight.
+// available returns what is left at now, with requests in flight not counted.
 func (s *state) available(now time.Time) int64 {
 	switch {
 	case s.Remaining < 0:
@@ -67,8 +67,8 @@ func (s *state) available(now time.Time) int64 {
 	return math.MaxInt64
 }
 
-// roll begins a new window when the old one has ended. Until the next response it
-// assumes that all of the limit is available.
+// roll begins a new window when the old one has ended. Until the next response
+// roll assumes that all of the limit is available.
 func (s *state) roll(now time.Time) {
 	if s.until.IsZero() || now.Before(s.until) {
 		return
@@ -83,8 +83,8 @@ func (s *state) roll(now time.Time) {
 }
 
 // wait returns how long a request must wait, given the cost of the requests in
-// flight. The wait is soft, and may end sooner, if it is only because of requests
-// in flight, which the service may have counted already.
+// flight. The wait is soft, and may end sooner, if only requests in flight cause
+// it, which the service may have counted already.
 func (s *state) wait(now time.Time, cost, inFlight int64) (wait time.Duration, soft bool) {
 	s.roll(now)
 	have := s.available(now)
@@ -92,10 +92,10 @@ func (s *state) wait(now time.Time, cost, inFlight int64) (wait time.Duration, s
 		return 0, false
 	}
 	if s.until.IsZero() && inFlight == 0 {
-		return 0, false // the time is unknown: send it, and let the service answer
+		return 0, false // the time is unknown: send the request, and let the service answer
 	}
 	if s.Limit >= 0 && cost > s.Limit && inFlight == 0 {
-		return 0, false // more than the limit: send it, and let the service answer
+		return 0, false // the cost exceeds the limit: send the request, and let the service answer
 	}
 	soft = have >= cost
 	if s.until.IsZero() {
@@ -104,26 +104,26 @@ func (s *state) wait(now time.Time, cost, inFlight int64) (wait time.Duration, s
 	if s.Refills && s.Limit > s.Remaining {
 		missing := float64(min(cost, s.Limit)-s.Remaining) + float64(inFlight)
 		after := missing * float64(s.Reset) / float64(s.Limit-s.Remaining)
-		due := s.at.Add(time.Duration(min(after, float64(s.Reset)))) // after may be more than a Duration can be
+		due := s.at.Add(time.Duration(min(after, float64(s.Reset)))) // after may be longer than a Duration can be
 		return max(time.Microsecond, min(due.Sub(now), s.until.Sub(now))), soft
 	}
 	return s.until.Sub(now), soft
 }
 
-// update sets the quota to q, from a response that arrived at now. It delays requests for
-// at most the time most.
+// update sets the quota to q, from a response that arrived at now. The quota then delays
+// requests for at most the time most.
 func (s *state) update(q *quota, now time.Time, most time.Duration) {
 	until := time.Time{}
 	if s.most = most; q.Reset >= 0 {
 		until = now.Add(min(q.Reset, most))
 	}
 	if s.Limit >= 0 && q.Limit < 0 {
-		q.Limit = s.Limit // not every response has the policies
+		q.Limit = s.Limit // not every response has the field with the policies
 	}
 	if s.Window >= 0 && q.Window < 0 {
 		q.Window = s.Window
 	}
-	// Responses may arrive out of order: within a window the lowest is right.
+	// Responses may arrive out of order: within a window the lowest remaining value is right.
 	if !q.Refills && !s.until.IsZero() && now.Before(s.until) && until.Before(s.until.Add(resetSlack)) && s.Remaining >= 0 && s.Remaining < q.Remaining {
 		q.Remaining = s.Remaining
 		until = s.until
@@ -133,29 +133,29 @@ func (s *state) update(q *quota, now time.Time, most time.Duration) {
 	s.Name = name
 }
 
-// add returns an entry, and makes it if there is none.
+// add returns an entry, and creates it if it is missing.
 func (t *table) add(k key) *entry {
 	e, ok := t.entries.Get(k)
 	if !ok {
 		e = &entry{}
 	}
 	k.host, k.route = strings.Clone(k.host), strings.Clone(k.route) // do not keep the whole header or URL
-	t.entries.Put(k, e)                                             // also one that is known, so that it is not the next to be forgotten
+	t.entries.Put(k, e)                                             // put again if it is known, so that it is not the next to be forgotten
 	return e
 }
 
 // flight is a request in flight, and the entries that count it.
 type flight struct {
-	host, route *entry // nil if not known
+	host, route *entry // nil if the entry is not known
 	tokens      int64
 	adaptive    []string // adaptive limits that will observe the request
 }
 
-// pause is why a request must wait.
+// pause says why a request must wait.
 type pause struct {
 	wait  time.Duration
 	soft  bool   // see state.wait
-	name  string // of the quota or bucket
+	name  string // name of the quota or bucket that makes it wait
 	entry *entry
 }
 
@@ -203,7 +203,7 @@ func (e *entry) pause(now time.Time, tokens int64) (p pause) {
 	return p
 }
 
-// delay returns how long a refused request must wait by what its entries have learned.
+// delay returns how long a refused request must wait according to its entries.
 func (k *flight) delay(now time.Time) (d time.Duration) {
 	for e := range k.entries {
 		d = max(d, e.blocked.Sub(now))
@@ -215,8 +215,8 @@ func (k *flight) delay(now time.Time) (d time.Duration) {
 	return d
 }
 
-// obey ends the quotas that would delay a refused request for longer than its Retry-After:
-// the service knows better.
+// obey ends the quotas that would delay a refused request for longer than its Retry-After,
+// because the service knows better.
 func (k *flight) obey(now time.Time, retryAfter time.Duration) {
 	for e := range k.entries {
 		for i := range e.quotas {
@@ -228,7 +228,7 @@ func (k *flight) obey(now time.Time, retryAfter time.Duration) {
 	}
 }
 
-// cost returns the cost of the request in a quota.
+// cost returns the cost of the flight's request in a quota.
 func (k *flight) cost(s *state) int64 {
 	if s.tokens {
 		return k.tokens
@@ -236,8 +236,8 @@ func (k *flight) cost(s *state) int64 {
 	return 1
 }
 
-// done ends a request. If the service may have counted it but its response had no
-// quotas, charged is true, and the quotas are lowered by its cost.
+// done ends a request in flight. If the service may have counted it but its
+// response had no quotas, charged is true, and the quotas are lowered by its cost.
 func (t *table) done(k *flight, charged bool) {
 	for e := range k.entries {
 		e.inFlight--

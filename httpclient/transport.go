@@ -21,21 +21,21 @@ import (
 // Limit is a limit that requests take from before they are sent.
 type Limit = httplimit.Limit
 
-// Config configures a Transport. Times are at most 366 days.
+// Config configures a Transport. Times in a Config are at most 366 days.
 type Config struct {
 	// Base sends the requests. Default: http.DefaultTransport.
 	Base http.RoundTripper
 
 	// FailFast makes a request that would have to wait fail at once with a *LimitedError. By
-	// default it waits, at most until its context's deadline.
+	// default such a request waits, at most until its context's deadline.
 	FailFast bool
 
 	// MaxWait is the longest time that a request waits in total, its retries included.
-	// Default: 1 minute.
+	// Default of MaxWait: 1 minute.
 	MaxWait time.Duration
 
 	// MaxBlock is the longest time for which a service can delay requests. A longer wait,
-	// such as until a reset in a day, is shortened to it. Default: 1 hour.
+	// such as until a reset in a day, is shortened to MaxBlock. Default of MaxBlock: 1 hour.
 	MaxBlock time.Duration
 
 	// MaxAttempts is how often a request is sent, 1 to 100, the first time
@@ -43,22 +43,22 @@ type Config struct {
 	MaxAttempts int
 
 	// Backoff is the wait before the first retry if the service does not say
-	// how long to wait. It doubles with each retry, and up to half of it is
+	// how long to wait. Backoff doubles with each retry, and up to half of it is
 	// random. If the wait is computed from a reset, it is at least Backoff, doubled
-	// with each retry; a Retry-After may be shorter. Default: 1 second.
+	// with each retry; a Retry-After may be shorter. Default of Backoff: 1 second.
 	Backoff time.Duration
 
-	// Limiter has the Limits. It may be nil if there are none. On a shared store several
-	// processes share one budget.
+	// Limiter decides the Limits. Limiter may be nil if there are no Limits. If
+	// its store is shared, several processes share one budget.
 	Limiter *dipwell.Limiter
 	// Limits, at most 16, are taken from Limiter before each attempt, at one instant, all or
 	// nothing. A limit or a plan that the Limiter does not have is an error of the request.
 	// A limit with a Floor has no debt (dipwell.NoDebt). Default: none.
 	//
-	// For adaptive limits among them, each attempt is observed: how long it took until the
-	// header of the response, and whether it succeeded. It failed if there is no response,
-	// or one with a status of 429 or of 500 and above. An attempt whose context the caller
-	// cancels before that is not observed.
+	// For adaptive Limits each attempt is observed: how long it took until the header of
+	// the response, and whether it succeeded. An attempt fails if there is no response,
+	// or one with a status of 429 or of 500 and above. An attempt whose context the
+	// caller cancels before the header is not observed.
 	Limits []Limit
 
 	// Tokens returns the cost of a request in quotas counted in tokens, such as
@@ -66,8 +66,8 @@ type Config struct {
 	Tokens func(*http.Request) int64
 
 	// Budget returns a name for the budget that a request spends. Requests with the same
-	// name share the limits that the transport reads. Default: one budget for each host and
-	// value of Authorization, X-Api-Key and Api-Key.
+	// name share the limits that the transport reads. Default of Budget: one budget for
+	// each host and value of Authorization, X-Api-Key and Api-Key.
 	Budget func(*http.Request) string
 
 	// MaxRemembered is how many hosts and routes are kept in memory, at
@@ -75,7 +75,7 @@ type Config struct {
 	MaxRemembered int
 
 	// OnWait, if set, is called before every wait and for every failure, for
-	// logs and metrics. It must not keep the request.
+	// logs and metrics. OnWait must not keep the request.
 	OnWait func(*http.Request, *LimitedError)
 }
 
@@ -87,12 +87,12 @@ const (
 	defaultMaxRemembered = 4096
 
 	maxAttempts = 100
-	longest     = 366 * 24 * time.Hour // of each setting, so that sums do not overflow
+	longest     = 366 * 24 * time.Hour // longest time of each setting, so that sums do not overflow
 )
 
 // Transport is an http.RoundTripper for clients of rate-limited services. It is safe for
-// concurrent use. All its requests share the limits that it has read. New makes one; any
-// other fails each request. Its Config must not be changed.
+// concurrent use. All requests of a Transport share the limits that it has read. New makes a
+// Transport; any other fails each request. The Config of a Transport must not be changed.
 type Transport struct {
 	Config
 	seed  maphash.Seed
@@ -133,7 +133,7 @@ func New(c Config) (*Transport, error) {
 		c.Base = http.DefaultTransport
 	}
 	t := &Transport{Config: c, seed: maphash.MakeSeed()}
-	t.table.entries.Most = max(1, c.MaxRemembered/2) // in each of two generations
+	t.table.entries.Most = max(1, c.MaxRemembered/2) // half, because there are two generations
 	return t, nil
 }
 
@@ -146,11 +146,11 @@ func New(c Config) (*Transport, error) {
 //		tryAgainAt(limited.Until)
 //	}
 type LimitedError struct {
-	Host   string        // of the request's URL, with a port if that has one
-	Limit  string        // name of the quota, resource or limit, if it has one
+	Host   string        // host of the request's URL, with its port if it has one
+	Limit  string        // name of the quota, resource or limit that refused; may be ""
 	Status int           // status of the service's refusal; 0 if the request was not sent
 	Wait   time.Duration // how long to wait from now
-	Until  time.Time     // the same by the local clock; zero if waiting does not help
+	Until  time.Time     // the end of Wait by the local clock; zero if waiting does not help
 	Err    error         // a *dipwell.RefusedError if one of Config.Limits refused
 }
 
@@ -177,9 +177,8 @@ func (e *LimitedError) Unwrap() error { return e.Err }
 // after the backoff if it gives none and the request is idempotent. A request
 // whose body cannot be read again is not retried.
 //
-// It returns the service's last response, which may be a refusal, or a
-// *LimitedError if a wait would be longer than the context's deadline or MaxWait
-// allows.
+// It returns the service's last response, which may be a refusal, or a *LimitedError if a
+// wait would be longer than the context's deadline or MaxWait allows.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.table.entries.Most == 0 {
 		closeBody(r)
@@ -224,8 +223,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// admit waits until the service is expected to allow a request, and then for
-// Config.Limits.
+// admit waits until the service is expected to allow a request, and then for Config.Limits.
 func (t *Transport) admit(r *http.Request, left *time.Duration) (k flight, err error) {
 	if err := t.enter(r, &k, left); err != nil {
 		return k, err
@@ -234,7 +232,7 @@ func (t *Transport) admit(r *http.Request, left *time.Duration) (k flight, err e
 		return k, nil
 	}
 	taken := false
-	defer func() { // also if a function of a limit panics
+	defer func() { // in a defer, in case a function of a limit panics
 		if !taken {
 			t.release(&k, false)
 		}
@@ -244,8 +242,8 @@ func (t *Transport) admit(r *http.Request, left *time.Duration) (k flight, err e
 	return k, err
 }
 
-// send sends an attempt. If it gets no response, even because Base panics, the request is
-// no longer in flight.
+// send sends an attempt. If an attempt gets no response, even because Base panics, the
+// request no longer counts as in flight.
 func (t *Transport) send(ctx context.Context, sent *http.Request, k *flight) (resp *http.Response, err error) {
 	answered := false
 	defer func() {
@@ -311,7 +309,8 @@ func (t *Transport) enter(r *http.Request, k *flight, left *time.Duration) error
 	}
 }
 
-// find sets the entries that count a request: its host's, and its route's if that has one.
+// find sets the entries that count a request: its host's, and its route's if the route has
+// one.
 func (t *Transport) find(r *http.Request, id key, k *flight) {
 	k.host, _ = t.table.entries.Get(id)
 	if k.route = nil; k.host != nil && k.host.split {
@@ -328,7 +327,7 @@ func (t *Transport) learn(r *http.Request, resp *http.Response, k *flight, a *ad
 	wait, known = a.wait()
 	retry, shared := classify(resp.StatusCode, a, known)
 	if retry && !known && a.github && resp.StatusCode == http.StatusTooManyRequests {
-		wait, known = time.Minute, true // GitHub documents a minute
+		wait, known = time.Minute, true // GitHub's documentation asks for a minute
 	}
 	told := a.RetryAfter >= 0
 	least := min(t.leastWait(attempt), t.MaxBlock)
@@ -394,7 +393,8 @@ func (t *Transport) release(k *flight, charged bool) {
 	t.table.mu.Unlock()
 }
 
-// take takes from Config.Limits, and waits for them. It returns the adaptive ones.
+// take takes from Config.Limits, and waits for them. take returns the adaptive limits among
+// them.
 func (t *Transport) take(r *http.Request, left *time.Duration) (adaptive []string, err error) {
 	var buf [1]dipwell.Take
 	takes, err := front.AskAll(buf[:0], t.Limits, func(l *Limit) (dipwell.Take, error) {
@@ -490,7 +490,7 @@ func limited(r *http.Request, limit string, status int, wait time.Duration) *Lim
 	return &LimitedError{Host: r.URL.Host, Limit: limit, Status: status, Wait: wait, Until: time.Now().Add(wait)}
 }
 
-// nameOf returns the name of what refused: the bucket, or the quota that is used up.
+// nameOf returns the name of what refused: the service's bucket, or the quota that is used up.
 func nameOf(a *advice) string {
 	if a.Bucket != "" {
 		return a.Bucket
@@ -506,14 +506,14 @@ func nameOf(a *advice) string {
 const statusOverloaded = 529 // Anthropic's
 
 // classify reports whether a response may be retried, and whether its wait is
-// shared by other requests. A 503 is not shared, since other paths may work.
+// shared by other requests. The wait of a 503 is not shared, since other paths may work.
 func classify(status int, a *advice, known bool) (retry, shared bool) {
 	switch status {
 	case http.StatusTooManyRequests:
 		return true, true
 	case http.StatusServiceUnavailable, statusOverloaded:
 		return a.RetryAfter >= 0, false
-	case http.StatusForbidden: // a refusal of GitHub and some others
+	case http.StatusForbidden: // GitHub and some others refuse with this status
 		limited := a.RetryAfter >= 0 || a.github && known
 		return limited, limited
 	}

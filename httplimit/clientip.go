@@ -15,8 +15,8 @@ import (
 // The address is that of the connection's peer. If the peer is one of the trusted
 // proxies, it is the rightmost address in X-Forwarded-For that is not a trusted
 // proxy; addresses to the left of it are ignored, since the client may have
-// written them. If all addresses are trusted proxies, it is the leftmost. An address
-// that cannot be parsed is an error.
+// written them. If all addresses are trusted proxies, the key is the leftmost one.
+// An address in it that cannot be parsed is an error.
 //
 // Without trusted proxies X-Forwarded-For is not read at all. Behind a proxy that is not
 // in the list all clients then share the proxy's bucket; if the list is too wide, a

@@ -14,7 +14,7 @@
 //	}
 //	http.Handle("/", limit(handler))
 //
-// examples/adapters puts it into chi, Echo, Gin, Fiber and Connect.
+// examples/adapters uses this middleware in chi, Echo, Gin, Fiber and Connect.
 //
 // If the store does not answer, a request gets status 503, unless its limit has
 // OnStoreError FailOpen or FailLocal. A Timeout of the limit bounds how long a request

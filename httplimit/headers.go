@@ -9,12 +9,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Headers selects the header fields that announce a decision. Retry-After is
-// sent with each of them. The zero value means IETF.
+// Headers selects the header fields that announce a decision. Every choice
+// sends Retry-After too. The zero value means IETF.
 //
-// All times in them are whole seconds, rounded up, so that a client that waits that long
-// is not too early. An answer by FailOpen or FailClosed has only the policy, because it is
-// not known what remains. A limit under an unlimited plan is left out.
+// All times in these fields are whole seconds, rounded up, so that a client that waits
+// that long is not too early. An answer by FailOpen or FailClosed has only the policy,
+// because it is not known what remains. A limit under an unlimited plan is left out.
 type Headers string
 
 const (
@@ -26,10 +26,10 @@ const (
 	//
 	// q is the burst and w the time in which it comes back, or the period of a window; r
 	// is what remains, and t the time in which r comes back, or the time until the
-	// window ends. The decision about a window of which nothing is used does not say when
-	// that is: t is then the whole period, which is never too short. A concurrency limit
-	// has neither w nor t. Of a blocked key r is 0, and t is Retry-After, or missing if
-	// the key is blocked without an end.
+	// window ends. If nothing of a window is used, the decision does not say when it
+	// ends: t is then the whole period, which is never too short. A concurrency limit has
+	// neither w nor t. For a blocked key r is 0, and t is Retry-After, or missing if the
+	// key is blocked without an end.
 	IETF Headers = "ietf"
 
 	// XRateLimit is X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, of the
@@ -44,7 +44,7 @@ const (
 
 // Set sets the header fields of a decision in h: the fields that v selects, and
 // Retry-After if the decision is a refusal and waiting helps. Fields of the same names
-// that h has are replaced, others stay. Call it before the header is written.
+// in h are replaced, others stay. Call Set before the header is written.
 func (v Headers) Set(h http.Header, d *dipwell.Decision) {
 	retry := int64(0)
 	if !d.Allowed {

@@ -26,10 +26,10 @@ var ErrNoKey error = &dipwell.FieldError{Field: "key", Reason: "is missing"}
 //
 //	Key: httplimit.FirstOf(user, httplimit.ClientIP())
 //
-// A function gives none if its error is ErrNoKey or wraps it, as those of Header and
-// PathValue do, or if its key is empty. Any other error ends the search, so that a
-// malformed key does not become another one. If none gives a key, the request fails with
-// the error of the last.
+// A function gives no key if its error is ErrNoKey or wraps it, as the errors of Header
+// and PathValue do, or if its key is empty. Any other error ends the search, so that a
+// malformed key does not become another one. If no function gives a key, the request
+// fails with the error of the last one.
 //
 // A user whose name is an address shares the bucket of that address. Where users choose
 // their names, put a prefix before one of the two.

@@ -11,8 +11,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Config configures the middleware. Only Limits is required. Its functions are called by
-// many goroutines at once.
+// Config configures the middleware. Only Limits is required. The functions in a Config
+// are called by many goroutines at once.
 type Config struct {
 	// Limits are the limits that a request takes from, 1 to 16 of them. They
 	// are decided at one instant, all or nothing: a request that one of them refuses
@@ -21,47 +21,47 @@ type Config struct {
 	Limits []Limit
 
 	// Skip reports whether a request is not limited, as health checks should not
-	// be. Such a request reaches the next handler without header fields, and without
-	// asking the store. Default: every request is limited.
+	// be. A skipped request reaches the next handler without header fields, and
+	// without asking the store. Default of Skip: every request is limited.
 	Skip func(*http.Request) bool
 
 	// TTL is how long the tokens that a request holds stay taken if the program dies; while
-	// the handler runs, the hold is extended. It is not how long a request may take. If the
+	// the handler runs, the hold is extended. TTL is not how long a request may take. If the
 	// TTL is too short, holds expire while the store is down; if it is too long, tokens stay
-	// taken for long after a crash. Without a concurrency limit it has no effect. Default: 1
-	// minute, and at most the TTL of each limit.
+	// taken for long after a crash. Without a concurrency limit TTL has no effect. Default
+	// of TTL: 1 minute, and at most the TTL of each limit.
 	TTL time.Duration
 
 	// Headers selects the header fields of every response that was decided, allowed or
-	// refused. An unknown value means IETF. Default: IETF.
+	// refused. An unknown value of Headers means IETF. Default: IETF.
 	Headers Headers
 
-	// Refused answers a refused request. The header fields, Retry-After
-	// included, are already set. It must write the response, whose status is otherwise
-	// 200. Default: Refuse with status 429.
+	// Refused answers a refused request, in place of Refuse. The header fields,
+	// Retry-After included, are already set. Refused must write the response, whose
+	// status is otherwise 200. Default: The default is Refuse with status 429.
 	Refused func(http.ResponseWriter, *http.Request, *dipwell.Decision)
 
 	// Failed answers a request that could not be decided: its key or cost function failed,
-	// or the store did not answer and a limit fails closed. It must write the response. The
-	// request does not reach the next handler; to let requests through while the store is
-	// down, give the limit OnStoreError FailOpen. Default: Fail.
+	// or the store did not answer and a limit fails closed. Failed must write the response.
+	// The request does not reach the next handler; to let requests through while the store
+	// is down, give the limit OnStoreError FailOpen. Default: Fail.
 	Failed func(http.ResponseWriter, *http.Request, error)
 
 	// Observe, if set, is called after every call of the limiter with its
-	// result and duration, for metrics. It must not keep d. It is called before the
-	// request is answered, which waits for it; requests that are skipped, that no limit
-	// is chosen for, or whose key or cost function fails are not observed.
+	// result and duration, for metrics. Observe must not keep d. It is called before
+	// the request is answered, which waits for it; requests that are skipped, that no
+	// limit is chosen for, or whose key or cost function fails are not observed.
 	Observe func(d *dipwell.Decision, err error, took time.Duration)
 }
 
-// Limit is a limit that a request takes from. One of Name and Choose is required.
+// Limit is a limit that a request takes from. A Limit needs a Name or Choose.
 type Limit struct {
 	// Name is the name of a limit that the Limiter has; New returns an error otherwise.
 	Name string
 
-	// Key returns the key: whose bucket the request takes from. If it returns an error,
-	// the request is not decided. A limit with a Parent needs a path: see dipwell.Key.
-	// Default: none, for a limit that is Shared; a request to any other is then answered 400.
+	// Key returns the key: whose bucket the request takes from. If it returns an error, the
+	// request is not decided. A limit with a Parent needs a path: see dipwell.Key. Default
+	// of Key: none, for a limit that is Shared; a request to any other is then answered 400.
 	Key KeyFunc
 
 	// Cost returns the cost in tokens, from 0 to 2^53-1; at 0 the request takes nothing,
@@ -75,14 +75,14 @@ type Limit struct {
 	Choose func(*http.Request) string
 
 	// Plan returns the plan of the limit that decides, unless the key has an override, or ""
-	// for the limit itself. It must not be text of the client. A plan that the limit does
-	// not have is an error of the request, which Fail answers with 500. Default: the limit
-	// itself.
+	// for the limit itself. Plan must not return text of the client. A plan that the limit
+	// does not have is an error of the request, which Fail answers with 500. Default of
+	// Plan: the limit itself.
 	Plan func(*http.Request) string
 
 	// Floor is how many tokens must stay free for others after the request, as for work
-	// of low priority. If it is not below the burst, every request is refused. A leaky
-	// bucket has no floor: the request then fails. Default: 0.
+	// of low priority. If Floor is not below the burst, every request is refused. A
+	// leaky bucket has no floor: the request then fails. Default: 0.
 	Floor int64
 }
 
@@ -94,7 +94,7 @@ type Limit struct {
 // out of range, or if the limiter does not have one of the limits. The middleware may
 // wrap any number of handlers, which then share the limits.
 //
-// The tokens are taken before the handler runs and stay taken whatever it does. A client
+// Tokens are taken before the handler runs and stay taken whatever it does. A client
 // that disconnects in the meantime is charged too.
 //
 // Only a request that a leaky bucket allows with a delay waits for it, which is what makes

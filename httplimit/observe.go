@@ -12,8 +12,8 @@ import (
 
 // observed returns a handler that calls next and observes each request for adaptive
 // limits: how long it took until the header of its response, and whether the status is
-// below 500. A handler that panics counts as failed. A request whose client disconnects
-// before the header is not observed.
+// below 500. If a handler panics, its request counts as failed. A request is not
+// observed if its client disconnects before the header is written.
 func (m *middleware) observed(next http.Handler, limits []string) http.Handler {
 	if len(limits) == 0 {
 		return next
@@ -42,7 +42,7 @@ func (m *middleware) observed(next http.Handler, limits []string) http.Handler {
 // was written.
 type watching struct {
 	http.ResponseWriter
-	status   int // 0: not written yet
+	status   int // status of the response; 0: not written yet
 	at       time.Time
 	hijacked func() // called when the connection is hijacked; may be nil
 }
@@ -66,7 +66,7 @@ func (w *watching) Write(b []byte) (int, error) {
 }
 
 // Flush is for handlers that assert http.Flusher.
-func (w *watching) Flush() { _ = w.FlushError() } // unsupported: treated as if nothing were buffered
+func (w *watching) Flush() { _ = w.FlushError() } // an error means unsupported: treated as if nothing were buffered
 
 // FlushError is for http.ResponseController, which would treat Flush as always
 // successful.

@@ -19,14 +19,14 @@ type policy struct {
 	def    *store.Definition
 }
 
-// maxPolicies bounds the cache. A full cache is emptied, which also drops the
-// policies of definitions that have been replaced.
+// maxPolicies bounds the cache. Emptying a full cache also drops the policies
+// of definitions that have been replaced.
 const maxPolicies = 1024
 
 var policies atomic.Pointer[map[*store.Definition]*policy]
 
 func policyOf(def *store.Definition) *policy {
-	if def.Override != nil { // there may be an override for each key, too many for the cache
+	if def.Override != nil { // each key may have an override, too many for the cache
 		return newPolicy(def)
 	}
 	old := policies.Load()
@@ -72,7 +72,7 @@ func (p *policy) append(b []byte, d *dipwell.Decision, retry int64) []byte {
 		return b
 	}
 	b = appendParam(append(b, p.item...), "", d.Remaining)
-	if p.window == 0 { // tokens come back when other requests end
+	if p.window == 0 { // the tokens come back when other requests end
 		return b
 	}
 	t := p.effective(d)
@@ -90,7 +90,7 @@ func (p *policy) effective(d *dipwell.Decision) int64 {
 		return p.boundary(d.ResetAfter)
 	}
 	r := &p.def.Rule
-	priced := func(n int64) int64 { // what tokens of an adaptive limit cost now
+	priced := func(n int64) int64 { // n converted to what it buys from an adaptive limit now
 		if d.Capacity < 1 || d.Capacity >= r.Burst {
 			return n
 		}
