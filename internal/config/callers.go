@@ -10,8 +10,8 @@ import (
 // maxCallers bounds the callers in a file.
 const maxCallers = 256
 
-// A Caller may call the service with its token. As in File, the tags are the table of its
-// settings.
+// A Caller may call the service with its token. As in type File, the tags of the fields
+// are the table of settings.
 type Caller struct {
 	Name        string   `name:"name" in:"file" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" want:"1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit"`
 	TokenFile   string   `name:"token_file" in:"file"`
@@ -22,9 +22,9 @@ type Caller struct {
 
 var callerSettings = rows(reflect.TypeFor[Caller]())
 
-// Reserved names and tokens.
+// Names and tokens that a caller may not have.
 const (
-	adminCaller = "admin-token"                                                      // has the admin token
+	adminCaller = "admin-token"                                                      // the name of the caller with the admin token
 	noToken     = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" // SHA-256 of an empty token
 )
 
@@ -43,7 +43,7 @@ func (p *parser) callers(n *yaml.Node) {
 		if line := names[c.Name]; line > 0 {
 			p.Fail(item, where+".name", "there are two callers called %s; the first one is in line %d", c.Name, line)
 		}
-		names[c.Name], p.Callers = item.Line, append(p.Callers, c) // that two have one token is seen when the tokens are read
+		names[c.Name], p.Callers = item.Line, append(p.Callers, c) // two callers with the same token are found when the tokens are read
 	})
 }
 

@@ -19,8 +19,8 @@ func Load(path string) (*File, error) {
 	return Parse(path, b)
 }
 
-// Parse parses a file, called name in errors. A setting that the file does not have
-// is its default.
+// Parse parses a file, called name in errors. If the file lacks a setting, the
+// default is in force.
 func Parse(name string, b []byte) (*File, error) {
 	p := parser{File: Defaults()}
 	p.Digest = digest(b)
@@ -55,8 +55,8 @@ func DigestOf(path string) (string, error) {
 // mapping. The name may be misspelt, so that the mistake is reported as that.
 var bareMemory = regexp.MustCompile(`(?m)^([ \t]*\w+:[ \t]+)memory:([ \t\r]*(?:#.*)?)$`)
 
-// quoteMemory quotes such a memory:. It matches only lines that contain the word, because a
-// file may have 100,000 lines.
+// quoteMemory puts quotes around such a memory:. The pattern matches only lines that
+// contain the word, because a file may have 100,000 lines.
 func quoteMemory(b []byte) []byte {
 	quoted := make([]byte, 0, len(b)+len(`""`))
 	for line := range bytes.Lines(b) {
@@ -83,8 +83,8 @@ func (p *parser) document(name string, b []byte) {
 	}
 }
 
-// block reads the settings of to, a *File or *Caller, from a mapping. It returns the names of
-// those that are there.
+// block reads the settings of to, a *File or *Caller, from a mapping. block returns the names
+// of the settings that the mapping has.
 func (p *parser) block(to any, rows []*Setting, n *yaml.Node, where string) map[string]bool {
 	settings, given := map[string]*Setting{}, map[string]bool{}
 	var names []string

@@ -37,7 +37,7 @@ func (p *parser) limits(n *yaml.Node) {
 		p.Limits, p.Lines = append(p.Limits, l), append(p.Lines, item.Line)
 	})
 	if p.Mistakes() > 0 {
-		return // the parent of a limit may be one with a mistake
+		return // otherwise the parent of a limit may be one with a mistake
 	}
 	for _, err := range store.CheckTogether(p.Limits) {
 		if bad, ok := errors.AsType[*dipwell.FieldError](err); ok {
@@ -104,8 +104,8 @@ func (p *parser) limit(at limitNodes) (l dipwell.Limit, ok bool) {
 	return l, true
 }
 
-// text returns the value of a setting that set would set. If it is not one value and set
-// does not know the name, the mistake is the name.
+// text returns the text of a setting's value, to be passed to set. If the value is
+// not a scalar and set does not know the name, the mistake is the name.
 func (p *parser) text(n *yaml.Node, where, name string, set func(name, value string) error) (string, bool) {
 	if n.Kind != yaml.ScalarNode || IsNull(n) {
 		if reason := texts.Unknown(set, name); reason != "" {
@@ -145,8 +145,8 @@ func (p *parser) adaptive(at limitNodes, n *yaml.Node) (a dipwell.Adaptive) {
 	return a
 }
 
-// set sets a setting of a plan or an adaptive limit. known is the Set of
-// another value of that type: it tells whether there is such a setting.
+// set sets a setting of a plan or an adaptive limit. known is the method Set of
+// another value of that type: it tells whether such a setting exists.
 func (p *parser) set(n *yaml.Node, where, name string, known, set func(name, value string) error) {
 	text, ok := p.text(n, where, name, known)
 	if !ok {
@@ -157,8 +157,8 @@ func (p *parser) set(n *yaml.Node, where, name string, known, set func(name, val
 	}
 }
 
-// failLimit reports a limit's error as a mistake of the setting that it names, if the
-// file has that setting, and otherwise of the limit.
+// failLimit reports a limit's error at the setting that the error names, if the file
+// has that setting, and otherwise at the limit.
 func (p *parser) failLimit(at limitNodes, err error) {
 	var bad *dipwell.FieldError
 	if !errors.As(err, &bad) {
@@ -175,7 +175,7 @@ func (p *parser) failLimit(at limitNodes, err error) {
 	p.Fail(n, at.where+"."+bad.Field, "%s", reason)
 }
 
-// kindOf describes a value that should be a mapping.
+// kindOf describes, for an error, a value that should be a mapping.
 func kindOf(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.SequenceNode:

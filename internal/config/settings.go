@@ -20,9 +20,9 @@ import (
 // File has the settings of a service, from its configuration file, environment and
 // flags.
 //
-// It is also the table of the settings. A field with a name is a setting. The
-// parser of the file, the flags, the environment, --help, the comparison of a
-// reload and the tables of docs/ are made from its tags and type:
+// The type File is also the table of the settings. A field with a name is a
+// setting. The parser of the file, the flags, the environment, --help, the comparison of
+// a reload and the tables of docs/ are made from the fields' tags and types:
 //
 //	name     in the file. The flag is --name with dashes, the variable DIPWELL_NAME
 //	flag     the flag's name if it differs
@@ -39,7 +39,7 @@ import (
 //	sep      separator of a list on the command line; default a comma
 //	help     one line, in which 'x' is code and [text](page.md) a link from docs/reference/
 type File struct {
-	Digest string // of the file
+	Digest string // digest of the file
 	Lines  []int  // of Limits
 
 	Owner    string `name:"owner" in:"file" unset:"'main'" live:"yes" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" want:"1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit" help:"[Who owns the limits](configuration.md#who-owns-a-limit) of the file."`
@@ -96,7 +96,7 @@ type File struct {
 	MetricLabels  map[string]string `name:"metric_labels" flag:"metric-label" kind:"NAME=VALUE" help:"Labels that every metric carries, at most 16: '{env: prod}'. As a flag 'env=prod', repeated or separated by commas."`
 }
 
-// Settings are the rows of the table, in order.
+// Settings are the rows of the table of settings, in order.
 var Settings = rows(reflect.TypeFor[File]())
 
 // Setting is a row of the table.
@@ -118,7 +118,7 @@ func rows(t reflect.Type) (out []*Setting) {
 			value = value.Elem()
 		}
 		s := &Setting{StructField: f, Name: name, Flag: f.Tag.Get("flag"), InFile: f.Tag.Get("in") != "flag", Live: f.Tag.Get("live") != "", parse: parsers[value]}
-		if s.parse == nil && value != reflect.TypeFor[Caller]() { // which only a file can have
+		if s.parse == nil && value != reflect.TypeFor[Caller]() { // only a file can have callers
 			panic("no parser for the setting " + name)
 		}
 		switch {
@@ -132,7 +132,7 @@ func rows(t reflect.Type) (out []*Setting) {
 	return out
 }
 
-// Variable returns the name of the environment variable, "" if there is none.
+// Variable returns the name of the setting's environment variable, or "".
 func (s *Setting) Variable() string {
 	if s.Flag == "" {
 		return ""
@@ -140,7 +140,7 @@ func (s *Setting) Variable() string {
 	return "DIPWELL_" + strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_"))
 }
 
-// Absent returns the default in words, or "" if the setting is off by default.
+// Absent returns the default of a setting in words, or "" if it is off by default.
 func (s *Setting) Absent() string {
 	if text := s.Tag.Get("default"); text != "" {
 		return "'" + text + "'"
@@ -173,7 +173,7 @@ func Restart(a, b *File) (names []string) {
 }
 
 // Set parses texts and sets the setting in f. A list can have any number of texts,
-// labels are NAME=VALUE each, other settings have one text. The error names the
+// labels are NAME=VALUE each, any other setting has one text. The error names the
 // setting.
 func (s *Setting) Set(f *File, texts ...string) error {
 	s.of(f).SetZero()
@@ -186,7 +186,7 @@ func (s *Setting) Set(f *File, texts ...string) error {
 			return fmt.Errorf("%s: %q is not %s", s.Name, name, s.Tag.Get("kind"))
 		}
 		if err := s.add(f, name, text); err != nil {
-			if _, ok := errors.AsType[*dipwell.FieldError](err); ok { // which already names the limit
+			if _, ok := errors.AsType[*dipwell.FieldError](err); ok { // the error already names the limit
 				return err
 			}
 			return fmt.Errorf("%s: %w", s.Name, err)
@@ -195,8 +195,8 @@ func (s *Setting) Set(f *File, texts ...string) error {
 	return nil
 }
 
-// add sets the value of the setting in to. It appends to a list, and sets the
-// label name.
+// add sets the field of the setting in the struct to. For a list add
+// appends an element, for labels it sets the label name.
 func (s *Setting) add(to any, name, text string) error {
 	v, err := s.parse(s.Tag, text)
 	if err != nil {
@@ -219,7 +219,7 @@ func (s *Setting) add(to any, name, text string) error {
 
 func (s *Setting) of(in any) reflect.Value { return reflect.ValueOf(in).Elem().FieldByIndex(s.Index) }
 
-// parsers parse a value, by the type of the field or of its elements.
+// parsers parse a value by the type of the field or of its elements.
 var parsers = map[reflect.Type]func(tag reflect.StructTag, text string) (any, error){
 	reflect.TypeFor[string]():            parseText,
 	reflect.TypeFor[bool]():              parseSwitch,

@@ -8,13 +8,13 @@ import (
 
 const (
 	watchEvery = 100 * time.Millisecond
-	watchShare = 100 // of the time at most: large files are read less often
-	mostSteps  = 50  // a file that goes on changing is used as it is after so many readings
+	watchShare = 100 // at most one part in this many of the time: large files are read less often
+	mostSteps  = 50  // a file that keeps changing is used as it is after this many readings
 )
 
-// Watch calls changed after each change of what content returns, until ctx ends. It reads the
-// content again and again: then it does not matter whether a file is written, replaced or
-// reached by another link, and on which file system it is. A change is used once two readings
+// Watch calls changed after each change of what content returns, until ctx ends. Watch reads
+// the content again and again: so it does not matter whether a file is written, replaced or
+// reached by another link, or on which file system it is. A change is used once two readings
 // are equal, since files are written in several steps.
 func Watch(ctx context.Context, content func() string, changed func()) {
 	used := content()

@@ -15,19 +15,19 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Bounds of a file.
+// Bounds of a YAML file.
 const (
 	MaxYAML   = 4 << 20
-	maxNodes  = 400000 // settings, with those that aliases repeat
-	maxMerges = 32     // nested merge keys
+	maxNodes  = 400000 // settings in a file, counting those that aliases repeat
+	maxMerges = 32     // depth of nested merge keys
 	maxErrors = 100    // mistakes reported
 )
 
 // YAMLError is a mistake in a file.
 type YAMLError struct {
 	File    string
-	Line    int    // 0 for the whole file
-	Setting string // such as "listen" or "limits[2].burst"; may be empty
+	Line    int    // line of the mistake; 0 for the whole file
+	Setting string // name of the setting, such as "listen" or "limits[2].burst"; may be empty
 	Reason  string
 }
 
@@ -68,12 +68,13 @@ type YAMLReader struct {
 	MergeKeys bool // support merge keys (<<)
 
 	file    string
-	nodes   int // read from this file
+	nodes   int // number of nodes read from this file
 	errs    []error
 	stopped bool
 }
 
-// Err returns all mistakes so far, at most 101, each an *Error. It is nil if there are none.
+// Err returns the mistakes found so far, at most 101, each a *YAMLError. Err returns nil if
+// there are none.
 func (r *YAMLReader) Err() error { return errors.Join(r.errs...) }
 
 // Mistakes returns the number of mistakes in Err.
@@ -133,7 +134,7 @@ func syntaxError(name string, err error) *YAMLError {
 	return e
 }
 
-// Mapping calls f for each member of a mapping, once. A member that is not in known
+// Mapping calls f once for each member of a mapping. A member that is not in known
 // is a mistake, unless known is nil.
 func (r *YAMLReader) Mapping(n *yaml.Node, where string, known []string, f func(name string, v *yaml.Node)) {
 	if n = deref(n); n.Kind != yaml.MappingNode {
@@ -144,7 +145,7 @@ func (r *YAMLReader) Mapping(n *yaml.Node, where string, known []string, f func(
 	m.read(n, 0)
 }
 
-// mapping is a mapping while it is read, with its merge keys.
+// mapping is a YAML mapping while it is read, with its merge keys.
 type mapping struct {
 	*YAMLReader
 	where string
@@ -165,7 +166,7 @@ func (m *mapping) read(n *yaml.Node, depth int) {
 			return
 		}
 		name, v := n.Content[i], *deref(n.Content[i+1])
-		v.Line = name.Line // the value may begin on a later line
+		v.Line = name.Line // use the name's line, because the value may begin on a later one
 		if m.MergeKeys && name.Tag == "!!merge" {
 			merges = append(merges, &v)
 			continue

@@ -38,7 +38,7 @@ func (s *Service) answer(asks []ask) *pb.RateLimitResponse {
 }
 
 // passed reports whether a descriptor is over a limit that is not in shadow mode,
-// and was allowed because the whole service is.
+// and was allowed only because the whole service is in shadow mode.
 func (a *ask) passed() bool {
 	return a.d != nil && a.d.Shadow && a.rule.limit.Mode != dipwell.Shadow
 }
@@ -79,15 +79,15 @@ func (a *ask) overridden() *store.Definition {
 	return nil
 }
 
-// currentLimit returns the limit to report for a key with an override, instead of the
-// rule's.
+// currentLimit returns the limit to report for a key with an override, in place of
+// the rule's limit.
 func currentLimit(def *store.Definition, rule *pb.RateLimitResponse_RateLimit) *pb.RateLimitResponse_RateLimit {
 	out := &pb.RateLimitResponse_RateLimit{Name: rule.Name, Unit: rule.Unit, UnitMultiplier: rule.UnitMultiplier,
 		RequestsPerUnit: uint32(min(def.Rate, math.MaxUint32))}
 	if length := unitLength(rule.Unit) * time.Duration(max(1, rule.UnitMultiplier.GetValue())); length == def.Period {
 		return out
 	}
-	out.Unit, out.UnitMultiplier = pb.RateLimitResponse_RateLimit_UNKNOWN, nil // a bucket with another period
+	out.Unit, out.UnitMultiplier = pb.RateLimitResponse_RateLimit_UNKNOWN, nil // a bucket whose period differs from the rule's
 	for _, u := range periodUnits {
 		if n := def.Period / unitLength(u); def.Period%unitLength(u) == 0 && n <= math.MaxUint32 {
 			if out.Unit = u; n > 1 {

@@ -11,7 +11,7 @@ import (
 )
 
 // counts are the counters of a rule, in hits, with the meaning that they have in
-// envoyproxy/ratelimit. They fill a cache line, so that rules do not slow each other down.
+// envoyproxy/ratelimit. counts fill a cache line, so that rules do not slow each other down.
 type counts [8]atomic.Uint64
 
 // The counters.
@@ -24,18 +24,18 @@ const (
 	shadowHits // of overHits
 )
 
-// Bounds of the metrics that are named after values in requests. Values beyond them, and
-// longer ones, are counted for the rule. A metric is never removed, and is in every
-// scrape six times.
+// Bounds of the metrics that are named after values in requests. Values beyond these
+// bounds, and longer ones, are counted for the rule. Such a metric is never removed,
+// and each scrape has it six times.
 const (
 	maxDetailed    = 1000
 	maxDetailedLen = 512
 )
 
-// metrics are found by a rule's name. Values are part of the name only where a
-// configuration asks for that.
+// metrics finds the counts of a rule by its name. Values are part of the name
+// only where a configuration asks for that.
 type metrics struct {
-	rules    sync.Map   // of *counts, by metricKey
+	rules    sync.Map   // by metricKey: *counts
 	mu       sync.Mutex // guards detailed
 	detailed int
 
@@ -50,8 +50,8 @@ func (m *metrics) of(domain, rule string) *counts {
 	return c.(*counts)
 }
 
-// ofValues is of for a name made from values of a request. If there are too many such
-// names, it returns fallback.
+// ofValues is the method of for a name made from values of a request. If there are
+// too many such names, it returns fallback.
 func (m *metrics) ofValues(domain, rule string, fallback *counts) *counts {
 	key := metricKey{domain, rule}
 	if c, ok := m.rules.Load(key); ok {
@@ -63,7 +63,7 @@ func (m *metrics) ofValues(domain, rule string, fallback *counts) *counts {
 		return fallback
 	}
 	c, old := m.rules.LoadOrStore(key, new(counts))
-	if !old { // no other request was faster
+	if !old { // true if no other request was faster
 		m.detailed++
 	}
 	return c.(*counts)
@@ -76,7 +76,7 @@ func (m *metrics) attach(rules *Rules) {
 	}
 }
 
-// each calls f for every rule below a node.
+// each calls f for every rule below a node of the tree.
 func (n *node) each(f func(*rule)) {
 	if n.rule != nil {
 		f(n.rule)
@@ -92,7 +92,7 @@ func (n *node) each(f func(*rule)) {
 	}
 }
 
-// add counts hits by their decision. Up to near hits a key is not near its limit.
+// add counts hits by their decision. A key with at most near hits is not near its limit.
 func (c *counts) add(near int64, d *dipwell.Decision, hits int64) {
 	if hits == 0 {
 		return

@@ -10,7 +10,8 @@ import (
 )
 
 // Headers are the header fields that the proxy adds to its response, as envoyproxy/ratelimit
-// names them. An empty name means the default in its comment. The zero value adds none.
+// names them. An empty field means the name in its comment. The zero Headers adds no header
+// fields.
 type Headers struct {
 	Add       bool
 	Limit     string // RateLimit-Limit

@@ -13,7 +13,7 @@ import (
 )
 
 // appendEntry appends an entry to a key: key=value, after a comma if it is not the
-// first. It escapes so that different descriptors have different keys.
+// first. Characters are escaped so that different descriptors have different keys.
 func appendEntry(b []byte, key, value string) []byte {
 	if len(b) > 0 {
 		b = append(b, ',')
@@ -44,10 +44,10 @@ func appendEscaped(b []byte, s, special string) []byte {
 // keepOfKey is how many bytes of a long key are kept.
 const keepOfKey = 256
 
-// keyOf returns the key of a bucket. A long key is cut, and ends in \# and its
-// SHA-256. No short key has \#, since a backslash is escaped.
+// keyOf returns the key of a bucket. A long key is cut, and ends in \# and the
+// SHA-256 of the whole key. No short key has \#, since a backslash is escaped.
 func keyOf(b []byte) string {
-	if len(b) == 0 { // of a descriptor without entries; the keys of others have a '='
+	if len(b) == 0 { // the key of a descriptor without entries; all others have a '='
 		return "no entries"
 	}
 	if len(b) > store.MaxKey {
@@ -69,8 +69,8 @@ func appendPath(b []byte, desc *common.RateLimitDescriptor) []byte {
 	return b
 }
 
-// namePrefix begins the names of limits, so that they differ from those of other
-// files.
+// namePrefix begins the names of these limits, so that they differ from those of
+// other files.
 const namePrefix = "rls/"
 
 // nameOf returns a limit's name for a rule's metric name: printable ASCII, at most

@@ -84,7 +84,7 @@ func (r *reader) dir(path string, depth int) {
 func (r *reader) entry(path string, depth int) {
 	info, err := os.Stat(path)
 	switch {
-	case err != nil && removed(path): // since the directory was listed
+	case err != nil && removed(path): // the file was removed since the directory was listed
 	case err != nil:
 		r.err = fmt.Errorf("rls config: %w", err)
 	case info.IsDir():
@@ -102,7 +102,7 @@ func removed(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// maxTotal is the most bytes of all files.
+// maxTotal is the most bytes that all files together may have.
 const maxTotal = 64 << 20
 
 func (r *reader) file(path string, odd bool) {

@@ -26,9 +26,9 @@ const defineTimeout = 10 * time.Second
 
 // overrides are the limits that requests have brought.
 type overrides struct {
-	defining singleflight.Group // by override, as text
-	n        atomic.Int64       // limits that are defined, or are being defined
-	rules    sync.Map           // of *rule, by override
+	defining singleflight.Group // by the text of the override
+	n        atomic.Int64       // number of limits that are defined, or are being defined
+	rules    sync.Map           // by override: *rule
 }
 
 type override struct {

@@ -27,7 +27,7 @@ const (
 	maxDepth = 32 // nested descriptors
 )
 
-// Settings of each block. The last ones are dipwell's additions.
+// Settings that each block may have. The last ones are dipwell's additions.
 var (
 	rootSettings       = []string{"domain", "descriptors", "all_or_nothing", "allow_override"}
 	descriptorSettings = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode",
@@ -37,15 +37,15 @@ var (
 	replaceSettings = []string{"name"}
 )
 
-// settingsAnywhere are those of envoyproxy/ratelimit, which accepts each of them in every
-// block and ignores it where it has no meaning.
+// settingsAnywhere are settings of envoyproxy/ratelimit, which accepts each of them in
+// every block and ignores it where it has no meaning.
 var settingsAnywhere = []string{"domain", "descriptors", "key", "value", "rate_limit", "shadow_mode", "quota_mode", "detailed_metric",
 	"value_to_metric", "share_threshold", "metadata", "unit", "requests_per_unit", "unlimited", "name", "replaces"}
 
 // maxNotes bounds the settings without effect that are noted.
 const maxNotes = 100
 
-// Defaults are the defaults of a configuration.
+// Defaults hold for a file that does not set them.
 type Defaults struct {
 	ChargeAll     bool    // charge every descriptor of a request even if another is over; set by all_or_nothing in a file
 	AllowOverride bool    // a request may bring its own limit; set by allow_override in a file
@@ -57,7 +57,7 @@ type Defaults struct {
 type File struct {
 	Name string
 	YAML []byte
-	Odd  bool // it lies in a directory, and its name does not end in .yaml or .yml
+	Odd  bool // the file lies in a directory, and its name does not end in .yaml or .yml
 }
 
 // Parse parses the files of a configuration. Its error joins all mistakes, each a
@@ -82,7 +82,7 @@ type parser struct {
 	Defaults
 	config.YAMLReader
 	out       *Rules
-	seenIn    map[string]string // file of each domain
+	seenIn    map[string]string // file in which each domain was seen
 	file      string
 	misplaced int
 }
@@ -110,7 +110,8 @@ func (p *parser) note(line int, setting, text string) {
 	p.out.notes = append(p.out.notes, (&config.YAMLError{File: p.file, Line: line, Setting: setting, Reason: text}).Error())
 }
 
-// settings calls f for each setting of a block. One of another block is noted.
+// settings calls f for each setting of a block. A setting that belongs to another block is
+// noted.
 func (p *parser) settings(n *yaml.Node, where string, known []string, f func(name string, v *yaml.Node)) {
 	p.Mapping(n, where, slices.Concat(known, settingsAnywhere), func(name string, v *yaml.Node) {
 		if slices.Contains(known, name) {
@@ -232,8 +233,8 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 	p.descriptors(d, list, where+".descriptors", below)
 }
 
-// place adds a node to its parent. It returns false if the parent has one with the same
-// entry.
+// place adds a node to its parent. place returns false if the parent already has a node
+// with the same entry.
 func (p *parser) place(parent, d *node, e entry, starred bool) bool {
 	switch {
 	case starred:
@@ -405,14 +406,14 @@ func (b *limitBlock) complete() {
 		b.Fail(b.values["algorithm"], b.where+".algorithm", "leaky_bucket answers with a delay, which this protocol cannot carry; token_bucket with burst: 1 refuses instead")
 	case l.Algorithm == dipwell.Concurrency:
 		b.Fail(b.values["algorithm"], b.where+".algorithm", "concurrency counts held tokens, and this protocol has no call that releases them; use the HTTP API or httplimit")
-		l.Algorithm = dipwell.FixedWindow // one mistake is enough
+		l.Algorithm = dipwell.FixedWindow // set, because one mistake is enough
 	case r.windowed && l.Start == "":
 		l.Start = "0s"
 	}
 }
 
 // planOfNone returns the plans of a limit whose requests_per_unit is 0. In shadow mode a
-// blocked plan would still refuse, so there it is a bucket without room.
+// blocked plan would still refuse, so there the plan is a bucket without room.
 func planOfNone(mode store.Mode) store.Plans {
 	if mode == dipwell.Shadow {
 		return dipwell.NewPlans(dipwell.Plan{Name: nonePlan, Burst: dipwell.NoBurst, MaxDebt: 1})
@@ -420,8 +421,7 @@ func planOfNone(mode store.Mode) store.Plans {
 	return dipwell.NewPlans(dipwell.Plan{Name: nonePlan, Mode: dipwell.Blocked})
 }
 
-// failLimit adds a limit's error as a mistake of the setting that it names, if the
-// block has it.
+// failLimit reports a limit's error at the setting that the error names, if the block has it.
 func (b *limitBlock) failLimit(n *yaml.Node, err error) {
 	setting, reason := "", err.Error()
 	if bad, ok := errors.AsType[*dipwell.FieldError](err); ok {

@@ -33,7 +33,7 @@ type Config struct {
 	Observe func(d *dipwell.Decision, err error, took time.Duration)
 }
 
-// A Service answers by the rules of the last Use. It is safe for concurrent use.
+// A Service answers by the rules that were last given to Use. It is safe for concurrent use.
 type Service struct {
 	pb.UnimplementedRateLimitServiceServer
 	Config
@@ -46,7 +46,8 @@ type Service struct {
 
 var _ pb.RateLimitServiceServer = (*Service)(nil)
 
-// New returns a service without rules. Until Use it answers OK to all valid requests.
+// New returns a service without rules. Before the first Use it answers OK to all valid
+// requests.
 func New(limiter *dipwell.Limiter, c Config) *Service {
 	s := &Service{limiter: limiter, Config: c}
 	if s.Observe == nil {
@@ -57,8 +58,8 @@ func New(limiter *dipwell.Limiter, c Config) *Service {
 }
 
 // Use puts rules in force: it defines their limits, and then drops the limits of
-// the old rules that are not among them. Buckets of a limit whose name stays are
-// kept. If a limit cannot be defined, the old rules stay in force.
+// the old rules that are not among them. A limit whose name stays keeps its
+// buckets. If a limit cannot be defined, the old rules stay in force.
 func (s *Service) Use(ctx context.Context, rules *Rules) error {
 	s.using.Lock()
 	defer s.using.Unlock()
@@ -96,7 +97,7 @@ func (s *Service) drop(ctx context.Context, old, rules *Rules) error {
 // Rejected counts an invalid configuration in the metrics.
 func (s *Service) Rejected() { s.metrics.badLoads.Add(1) }
 
-// An ask is a descriptor of a request, with its rule and decision.
+// An ask is a descriptor of a request, with the rule found for it and its decision.
 type ask struct {
 	desc   *common.RateLimitDescriptor
 	rule   *rule // nil if nothing limits the descriptor
@@ -152,8 +153,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest)
 	return s.answer(asks), nil
 }
 
-// match finds the rule, key and hits of each descriptor. It returns how many have a
-// limit.
+// match finds the rule, key and hits of each descriptor. It returns how many have a limit.
 func (s *Service) match(ctx context.Context, d *domain, req *pb.RateLimitRequest, asks []ask) (limited int, err error) {
 	replaced := false
 	for i, desc := range req.Descriptors {
@@ -180,10 +180,10 @@ func (s *Service) match(ctx context.Context, d *domain, req *pb.RateLimitRequest
 	return limited, nil
 }
 
-// limited reports whether a descriptor has a limit to take from.
+// limited reports whether a descriptor has a limit from which to take.
 func (a *ask) limited() bool { return a.rule != nil && !a.rule.unlimited }
 
-// count sets the hits of a descriptor.
+// count sets how many hits a descriptor has.
 func (a *ask) count(common uint32, i int) error {
 	a.hits, a.refund = int64(max(common, 1)), a.desc.IsNegativeHits
 	if h := a.desc.HitsAddend; h != nil {
@@ -243,7 +243,7 @@ func replace(asks []ask) {
 			}
 		}
 	}
-	for i := range asks { // in a second loop, because a replaced limit may replace others
+	for i := range asks { // in a second loop, because a replaced limit may itself replace others
 		if asks[i].desc == nil {
 			asks[i].rule = nil
 		}
@@ -255,8 +255,8 @@ func replace(asks []ask) {
 const nonePlan = "none"
 
 // take returns what a descriptor takes. A limit whose requests_per_unit is 0 has one
-// token. If a program that does not know nonePlan has defined it, take asks for more than
-// it can ever grant.
+// token. If a program that does not know nonePlan has defined that limit, take asks for
+// more than it can ever grant.
 func (s *Service) take(a *ask) dipwell.Take {
 	t := dipwell.Take{Limit: a.rule.limit.Name, Key: a.key, Cost: a.hits}
 	if a.rule.none && a.hits > 0 {
@@ -276,7 +276,7 @@ func (s *Service) decide(ctx context.Context, d *domain, a *ask) error {
 	case a.refund:
 		verb, t.Plan, t.Cost = store.VerbRefund, "", a.hits
 	case d.chargeAll && t.Cost == a.hits:
-		verb = store.VerbTakeUpTo // takes what there is, even if it is not enough
+		verb = store.VerbTakeUpTo // takes the tokens that are there, even if they are too few
 	}
 	start := time.Now()
 	err := s.limiter.Do(ctx, a.d, verb, t)
@@ -299,7 +299,7 @@ func (s *Service) short(ctx context.Context, a *ask) {
 	} else if a.hits == 1 || a.d.Definition.Mode == store.Blocked {
 		return
 	}
-	if r := &a.d.Definition.Rule; a.rule.windowed && r.Every > 0 && r.Burst <= r.Add { // at the next window all hits fit, or they never will
+	if r := &a.d.Definition.Rule; a.rule.windowed && r.Every > 0 && r.Burst <= r.Add { // all hits fit at the next window, or never will
 		if a.d.Never = a.hits > r.Burst; !a.d.Never {
 			a.d.RetryAfter = a.windowEnd(true)
 		}

@@ -17,8 +17,8 @@ type Rules struct {
 	notes   []string
 }
 
-// Notes returns what an operator should know about a configuration that was read, one
-// sentence each: settings without effect, and files with unusual names.
+// Notes returns what an operator should know about the configuration, one sentence
+// each: settings without effect, and files with unusual names.
 func (r *Rules) Notes() []string { return r.notes }
 
 // Domains returns the number of domains.
@@ -28,20 +28,20 @@ func (r *Rules) Domains() int { return len(r.domains) }
 type domain struct {
 	node
 	name      string
-	chargeAll bool    // charge every descriptor even if another is over
-	near      float64 // NearLimit, for limits that requests bring
+	chargeAll bool    // charge every descriptor of a request even if another is over its limit
+	near      float64 // NearLimit for limits that requests bring
 }
 
 // A node is a descriptor of the configuration.
 type node struct {
 	exact    map[entry]*node
-	wild     []wildcard // in the order of the file
+	wild     []wildcard // wildcards in the order of the file
 	any      map[string]*node
-	rule     *rule  // nil without a rate_limit
-	shared   string // with share_threshold: text in place of the value in keys
+	rule     *rule  // nil if the descriptor has no rate_limit
+	shared   string // with share_threshold: the text that keys have in place of the value
 	metric   string // name in metrics, without the domain
 	byValue  bool   // value_to_metric
-	override bool   // a request may bring its own limit
+	override bool   // a request may bring its own limit for this descriptor
 }
 
 type entry struct{ key, value string }
@@ -57,7 +57,7 @@ func (e entry) composite() string {
 // A wildcard is an entry with stars, each of which stands for any text.
 type wildcard struct {
 	entry
-	whole bool     // the key has a star: the pattern is that of key_value
+	whole bool     // the key has a star: the pattern applies to key_value
 	parts []string // the texts between the stars
 	*node
 }
@@ -99,12 +99,12 @@ func matchParts(parts []string, s string) bool {
 
 // A rule is a rate_limit.
 type rule struct {
-	limit     dipwell.Limit // without a name for an unlimited rule
+	limit     dipwell.Limit // its Name is empty for an unlimited rule
 	answer    *pb.RateLimitResponse_RateLimit
 	unlimited bool
 	none      bool // requests_per_unit is 0: every request is refused
 	windowed  bool
-	name      string // for replaces of other rules
+	name      string // name by which other rules replace this one
 	replaces  []string
 	detailed  bool   // detailed_metric
 	metric    string // name in metrics, with the domain

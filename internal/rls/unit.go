@@ -20,8 +20,8 @@ var unitLengths = [...]time.Duration{
 	pb.RateLimitResponse_RateLimit_YEAR:   365 * day,
 }
 
-// unitLength returns the length of a unit, or 0 if it is unknown. A month is 30 days and a
-// year 365; windows begin at multiples of the unit since the Unix epoch.
+// unitLength returns the length of a unit, or 0 if it is unknown. A month has 30 days and
+// a year 365; windows begin at multiples of the unit since the Unix epoch.
 func unitLength(u pb.RateLimitResponse_RateLimit_Unit) time.Duration {
 	if u < 0 || int(u) >= len(unitLengths) {
 		return 0

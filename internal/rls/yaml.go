@@ -18,7 +18,7 @@ func (p *parser) text(n *yaml.Node, at string) string {
 	return text
 }
 
-// booleans are those of YAML 1.1, which existing files use.
+// booleans are the words of YAML 1.1, which existing files use.
 var booleans = map[string]bool{"true": true, "yes": true, "on": true, "y": true, "false": false, "no": false, "off": false, "n": false}
 
 func (p *parser) boolean(n *yaml.Node, at string) bool {

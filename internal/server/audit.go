@@ -19,11 +19,11 @@ import (
 
 // Bounds of the audit.
 const (
-	auditPage = 1000 // entries that are read at a time
+	auditPage = 1000 // number of entries that are read at a time
 	auditTime = 2 * time.Second
 )
 
-// Actions in the audit.
+// Names of the actions in the audit.
 const (
 	didOverride    = "override"
 	didEndOverride = "end-override"
@@ -56,7 +56,7 @@ func (a *api) record(r *http.Request, e store.AuditEntry) {
 	}
 }
 
-// requestOf returns a request with what is known about the client of a call over gRPC.
+// requestOf returns a request that has what is known about the client of a gRPC call.
 func requestOf(ctx context.Context) *http.Request {
 	r := http.Request{Header: http.Header{"X-Forwarded-For": metadata.ValueFromIncomingContext(ctx, "x-forwarded-for")}}
 	if from, ok := peer.FromContext(ctx); ok {
@@ -97,14 +97,14 @@ func (a *api) address(r *http.Request) string {
 // auditQuery is the query of GET /v1/audit.
 type auditQuery struct {
 	before, limit, key string
-	one                bool // key is given: of the limit, or of every limit that the caller may name
+	one                bool // true if key is given: for the limit, or for every limit that the caller may name
 	may                func(limit string) bool
 	n                  int
 }
 
 func parseAudit(query string) (q auditQuery, err error) {
 	q.n = pageKeys
-	// An empty key is the shared bucket.
+	// An empty key means the shared bucket.
 	err = parseQuery(query, textParam("before", &q.before), limitParam(&q.limit), givenParam("key", &q.key, &q.one), sizeParam("n", &q.n, auditPage))
 	return q, err
 }
@@ -114,7 +114,7 @@ func (q *auditQuery) wants(e *store.AuditEntry) bool {
 }
 
 // entriesOf yields the entries of a log that are older than before, "" for all, newest first.
-// It reads them size at a time.
+// entriesOf reads size entries at a time.
 func entriesOf(ctx context.Context, log store.Auditor, before string, size int) iter.Seq2[*store.AuditEntry, error] {
 	return func(yield func(*store.AuditEntry, error) bool) {
 		for more := true; more; {
@@ -172,7 +172,7 @@ type AuditEntry struct {
 	Who    string    `json:"who"`
 	Action string    `json:"action"`
 	Limit  string    `json:"limit"`
-	Key    *Nullable `json:"key,omitempty"` // nil: the entry is about the limit
+	Key    *Nullable `json:"key,omitempty"` // nil: the entry is about the limit itself
 	What   string    `json:"what,omitempty"`
 	Note   string    `json:"note,omitempty"`
 	Role   string    `json:"role,omitempty"`

@@ -53,13 +53,13 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if q.ip && def.Paths && !def.Shared {
-		key = dipwell.Key(key) // that of an IPv6 address has a '/'
+		key = dipwell.Key(key) // the key of an IPv6 address has a '/', which is escaped
 	}
 	var d dipwell.Decision
 	start := time.Now()
 	err = a.limiter.Do(r.Context(), &d, store.VerbTake, dipwell.Take{Limit: q.limit, Key: key, Cost: q.cost, Plan: q.plan, Floor: q.floor})
 	a.metrics.observe(r.Context(), store.VerbTake, &d, err, time.Since(start))
-	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "key" && q.key == "" { // the header has no key of this limit, such as a path of one part
+	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "key" && q.key == "" { // the header's value is no key of this limit, such as a path of one part
 		return a.refuseKey(w, def, &q, err)
 	}
 	if err != nil {
@@ -72,7 +72,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) error {
 	return allowed(w, &d)
 }
 
-// refuseKey answers a request whose key cannot be told. The request behind the proxy is at
+// refuseKey answers a request whose key is unknown. The request behind the proxy is at
 // fault, so it must not pass.
 func (a *api) refuseKey(w http.ResponseWriter, def *store.Definition, q *authCall, err error) error {
 	a.metrics.keyless(def.Name, q.ip, err)
@@ -83,7 +83,7 @@ func (a *api) refuseKey(w http.ResponseWriter, def *store.Definition, q *authCal
 	return nil
 }
 
-// allowed writes a decision, with status 200 whatever it is.
+// allowed writes a decision, with status 200 even if it refuses.
 func allowed(w http.ResponseWriter, d *dipwell.Decision) error {
 	return writeJSON(w, http.StatusOK, append(d.AppendMembers([]byte{'{'}), "}\n"...))
 }
@@ -110,8 +110,8 @@ func wrongKey(key string) error {
 	return nil
 }
 
-// clientAddress returns the key of key_ip. A trusted proxy must name the client's
-// address, or all its clients would share the bucket of the proxy.
+// clientAddress returns the key for the parameter key_ip. A trusted proxy must name
+// the client's address, or all its clients would share the bucket of the proxy.
 func (a *api) clientAddress(r *http.Request) (string, error) {
 	l := a.live.Load()
 	if front.Proxies(l.TrustedProxies).Sent(r.RemoteAddr) && strings.TrimSpace(strings.Join(r.Header["X-Forwarded-For"], "")) == "" {
@@ -165,7 +165,7 @@ func badHeaderName(name string) string {
 		return fmt.Sprintf("%q is not the name of a header field", name[:min(len(name), 64)])
 	}
 	switch http.CanonicalHeaderKey(name) {
-	case "Host", "Transfer-Encoding", "Trailer": // not in http.Request.Header
+	case "Host", "Transfer-Encoding", "Trailer": // Go does not keep these in http.Request.Header
 		return name + " cannot be a key; it says nothing about who asks"
 	}
 	return ""

@@ -77,7 +77,7 @@ func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) error {
 		return err
 	}
 	if x.req.has(hasNote) {
-		t := &x.req.take // not x.d, which may speak for a parent
+		t := &x.req.take // use t, not x.d, which may describe a parent
 		e := store.AuditEntry{Action: c.verb.String(), Limit: t.Limit, Key: t.Key, Note: x.req.note}
 		if c.verb == store.VerbRefund {
 			e.What = strconv.FormatInt(x.d.Cost, 10) + " tokens"

@@ -13,27 +13,27 @@ import (
 	"github.com/dipwell/dipwell/httplimit"
 )
 
-// A Role is what a caller may do. Of a call it is what its caller must be.
+// A Role says what a caller may do. For a call, it is the role that its caller must have.
 type Role uint8
 
-// Roles. Use and those that follow ReadLimits are roles of callers.
+// Roles. The roles Use and those that follow ReadLimits are roles of callers.
 const (
 	_          Role = iota // nobody may make the call
 	Anybody                // the call needs no token
-	Proxied                // the call has no place for a token: a proxy asks on behalf of its client
+	Proxied                // the call cannot carry a token: a proxy asks on behalf of its client
 	Known                  // any caller may make the call
-	Use                    // takes, holds, waits and observes
-	ReadLimits             // Read, but without callers anybody may make the call
-	Read                   // reads limits, keys and the audit, and may not use them
-	Support                // overrides, refunds and resets too
-	Admin                  // defines limits too
+	Use                    // may take, hold, wait and observe
+	ReadLimits             // as Read, but without callers anybody may make the call
+	Read                   // may read limits, keys and the audit, and not use them
+	Support                // may also set overrides, refund and reset
+	Admin                  // may also define limits
 )
 
 var roleNames = [...]string{Use: "use", ReadLimits: "read", Read: "read", Support: "support", Admin: "admin"}
 
 func (r Role) String() string { return roleNames[r] }
 
-// ParseRole returns the role of callers with a name, or 0 if there is none.
+// ParseRole returns the caller's role with a given name, or 0 if there is none.
 func ParseRole(name string) Role {
 	for _, r := range [...]Role{Use, Read, Support, Admin} {
 		if r.String() == name {
@@ -60,7 +60,7 @@ func (r Role) may(needs Role) bool {
 type Caller struct {
 	Name   string
 	Role   Role
-	Limits []string // that it may name; nil: all
+	Limits []string // limits that the caller may name; nil: all
 	Token  [sha256.Size]byte
 }
 
@@ -78,9 +78,9 @@ func (l *live) setTokens(admin string, callers []Caller) {
 	}
 }
 
-// caller returns whose token is in the only value of Authorization, after the word Bearer
-// in any case, or nil. How long it takes tells nothing about the tokens, because it looks
-// for the digest of what was sent.
+// caller returns the caller whose token is in the only value of Authorization, after the
+// word Bearer in any case, or nil. How long that takes tells nothing about the tokens,
+// because the digest of the sent token is looked up.
 func (l *live) caller(authorization []string) *Caller {
 	if len(authorization) != 1 {
 		return nil
@@ -92,10 +92,10 @@ func (l *live) caller(authorization []string) *Caller {
 	return l.byToken[sha256.Sum256([]byte(strings.TrimLeft(token, " ")))]
 }
 
-// A denial is why a call is not answered to the one who makes it.
+// A denial says why a call is not answered.
 type denial struct {
 	reason denialReason
-	field  string // of the request
+	field  string // field of the request that was denied
 	detail string
 }
 
@@ -116,9 +116,9 @@ func (d *denial) Error() string { return d.detail }
 // unknown reports whether the caller is unknown, so that another token would help.
 func (d *denial) unknown() bool { return d.reason <= wrongToken }
 
-// admit returns who makes a call that needs a role, or why it is not answered. The caller
-// is nil if anybody may make the call, and without callers. This is the only place that
-// decides who may do what, over HTTP and gRPC.
+// admit returns the caller of a call that needs a role, or why the call is denied. The
+// caller is nil if anybody may make the call, and if the service has no callers. Only
+// admit decides who may do what, over HTTP and gRPC.
 func (a *api) admit(needs Role, authorization []string) (*Caller, *denial) {
 	l := a.live.Load()
 	admin := needs == 0 || needs >= Read || needs == Known && !l.named
@@ -143,7 +143,7 @@ func (a *api) admit(needs Role, authorization []string) (*Caller, *denial) {
 	case !c.Role.may(needs):
 		return nil, &denial{wrongRole, "", fmt.Sprintf("caller %s has the role %s, and this call needs %s", c.Name, c.Role, needs)}
 	case !l.named:
-		return nil, nil // the audit then has the address
+		return nil, nil // with a nil caller the audit records the address
 	}
 	return c, nil
 }
@@ -185,7 +185,8 @@ func withCaller(ctx context.Context, c *Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// admitted returns the request with its caller, or nil if it has answered it with a denial.
+// admitted returns the request with its caller, or nil if it has already answered with a
+// denial.
 func (a *api) admitted(w http.ResponseWriter, r *http.Request, needs Role) *http.Request {
 	c, d := a.admit(needs, r.Header["Authorization"])
 	if d != nil {
@@ -201,8 +202,8 @@ func (a *api) admitted(w http.ResponseWriter, r *http.Request, needs Role) *http
 // A handler answers a request, unless it returns an error, which api.fail then answers.
 type handler func(http.ResponseWriter, *http.Request) error
 
-// gate wraps a handler of a call that needs a role. The caller must be one who may name the
-// limit in the path.
+// gate wraps a handler of a call that needs a role. The caller must be one that may name
+// the limit in the path.
 func (a *api) gate(needs Role, next handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r = a.admitted(w, r, needs); r == nil {
@@ -221,7 +222,8 @@ func (a *api) gate(needs Role, next handler) http.HandlerFunc {
 	}
 }
 
-// deny refuses the call of somebody without the right to it. from is the address, or "".
+// deny refuses a call whose sender has no right to make it. from is the sender's address, or
+// "".
 func (a *api) deny(w http.ResponseWriter, d *denial, from string) {
 	a.metrics.deny(d, from)
 	status := http.StatusForbidden
@@ -260,7 +262,7 @@ func timeZone() string {
 	if name != "Local" {
 		return name
 	}
-	at, _ := os.Readlink("/etc/localtime") // without an error the name stays as it is
+	at, _ := os.Readlink("/etc/localtime") // on an error the name stays as it is
 	if _, zone, ok := strings.Cut(at, "zoneinfo/"); ok {
 		return zone
 	}

@@ -15,12 +15,12 @@ import (
 
 // Bounds of an answer of GET /v1/keys. The store is asked up to six times about each limit.
 const (
-	limitsOfKey  = 100     // that are looked at
-	everyLimitOf = 1 << 20 // bytes after which no other limit is looked at
+	limitsOfKey  = 100     // limits that are looked at
+	everyLimitOf = 1 << 20 // size of the answer in bytes after which no other limit is looked at
 )
 
 // everyLimit answers GET /v1/keys: what each limit knows of a key, or which limits know which
-// keys with a prefix. Shared limits are left out, and those that the caller may not name.
+// keys with a prefix. Shared limits, and those that the caller may not name, are left out.
 func (a *api) everyLimit(w http.ResponseWriter, r *http.Request) error {
 	p := page{n: pageKeys}
 	prefixed := false
@@ -43,16 +43,16 @@ func (a *api) everyLimit(w http.ResponseWriter, r *http.Request) error {
 	return a.answerPrefix(w, r, &p)
 }
 
-// eachLimit calls f for limits that are for keys and whose name follows after, in order, until
-// it returns false or limitsOfKey were looked at. It returns the name of the last one, or "" if
-// no other is left.
+// eachLimit calls f for limits that have keys and whose name follows after, in order, until f
+// returns false or limitsOfKey limits were looked at. eachLimit returns the name of the last
+// limit, or "" if no other is left.
 func (a *api) eachLimit(ctx context.Context, after string, f func(def *store.Definition) (more bool, err error)) (next string, err error) {
 	defs := slices.DeleteFunc(a.limiter.Limits(), func(d *store.Definition) bool {
 		return d.Shared || d.Name <= after || callerOf(ctx).mayName("", d.Name) != nil
 	})
 	for i, def := range defs {
 		more, err := f(def)
-		if err != nil && !errors.Is(err, dipwell.ErrUnknownLimit) { // it was dropped meanwhile
+		if err != nil && !errors.Is(err, dipwell.ErrUnknownLimit) { // the limit was dropped meanwhile
 			return "", err
 		}
 		if (!more || i+1 == limitsOfKey) && i+1 < len(defs) {
@@ -81,7 +81,7 @@ func (a *api) answerKey(w http.ResponseWriter, r *http.Request, p *page) error {
 	return answerJSON(w, map[string]any{"key": p.key, "limits": limits, "next": Nullable(next)})
 }
 
-// knownKey is a key with the limits that have a row or an override of it.
+// knownKey is a key with the limits that have a row or an override for it.
 type knownKey struct {
 	Key    string   `json:"key"`
 	Limits []string `json:"limits"`
@@ -120,8 +120,8 @@ func (a *api) answerPrefix(w http.ResponseWriter, r *http.Request, p *page) erro
 }
 
 // keysOf returns the first keys of a limit with a prefix that have a row or an override, n or
-// more if there may be others. The error is store.ErrNotSupported, with those that have an
-// override, if the store cannot list rows.
+// more if there may be others. If the store cannot list rows, keysOf returns the keys that
+// have an override, and store.ErrNotSupported.
 func (a *api) keysOf(ctx context.Context, def *store.Definition, p *page) ([]string, error) {
 	rows, listed := a.limiter.Keys(ctx, def.Name, p.prefix, "", p.n)
 	if listed != nil && !errors.Is(listed, store.ErrNotSupported) {
@@ -143,7 +143,7 @@ func (a *api) keysOf(ctx context.Context, def *store.Definition, p *page) ([]str
 
 // lookAt returns the answer of inspect, and whether the limit knows the key: its bucket is not
 // full, or it has an override, holds, usage, or refusals that this process remembers. The
-// decision is that of a Check of what was refused last, or of 1.
+// decision is that of a Check of the cost that was refused last, or of 1.
 func (a *api) lookAt(ctx context.Context, def *store.Definition, key string) (b []byte, known bool, err error) {
 	l, err := a.look(ctx, def, key, lastCost)
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 type errorClass struct {
 	of     error
 	status int
-	field  string // of the request
+	field  string // field of the request that is at fault
 	code   codes.Code
-	// short is set if only the text of the class is sent, unless Config.StoreErrors is set: the
-	// error's own may have the store's address.
+	// short is set if only the text of the class is sent, unless Config.StoreErrors is set:
+	// the error's own text may have the store's address.
 	short bool
 }
 
@@ -94,7 +94,7 @@ func (s *Server) grpcError(err error) error {
 	return status.Error(c.code, clip(detail, maxDetail))
 }
 
-// inMessage returns an error with the name that the field at fault has in a message.
+// inMessage returns an error in which the field at fault has the name that the message uses.
 func inMessage(err error) error {
 	if f, ok := errors.AsType[*dipwell.FieldError](err); ok {
 		switch f.Field {
@@ -107,14 +107,14 @@ func inMessage(err error) error {
 	return err
 }
 
-// Bounds of what an error repeats. A name or a key that a client sends may have 64 KiB,
-// and several times as many when it is quoted.
+// Bounds on what an error repeats of the input. A name or a key that a client sends may
+// have 64 KiB, and several times as many when it is quoted.
 const (
 	maxField  = 128  // bytes: a path such as takes[2].limit and a setting, in full
 	maxDetail = 2048 // bytes: the longest sentence of ours, in full
 )
 
-// clip is cut with three dots in place of what is cut off.
+// clip is cut, with three dots in place of what was cut off.
 func clip(s string, n int) string {
 	if short := cut(s, n); len(short) < len(s) {
 		return short + "..."

@@ -43,8 +43,8 @@ type param struct {
 	set  func(value string) error
 }
 
-// parseQuery sets the parameters of a query. One that is repeated, or none of known, is an
-// error.
+// parseQuery sets the parameters of a query. A parameter that is repeated, or not in
+// known, is an error.
 func parseQuery(query string, known ...param) error {
 	seen := names{}
 	return eachParam(query, func(name, value string) error {

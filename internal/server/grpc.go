@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	maxMessage    = maxBody  // in bytes: enough for 100 descriptors of long values
-	maxMetadata   = 16 << 10 // in bytes; clients in Java and C++ allow 8 KiB by default
-	maxStreams    = 1024     // calls in flight on a connection
+	maxMessage    = maxBody  // in bytes: enough for 100 descriptors with long values
+	maxMetadata   = 16 << 10 // in bytes; gRPC clients in Java and C++ allow 8 KiB by default
+	maxStreams    = 1024     // calls in flight on one connection
 	maxWatches    = 1024     // calls in flight in addition to MaxInFlight: of health and reflection, which may be streams
 	maxAge        = time.Hour
 	pingAfter     = time.Minute
@@ -38,7 +38,7 @@ func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar), more ...grp
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxMetadata),
-		grpc.StaticStreamWindowSize(maxMessage), // else it grows to 16 MB of a call that nobody reads
+		grpc.StaticStreamWindowSize(maxMessage), // otherwise it grows to 16 MB for a call that nobody reads
 		grpc.InTapHandle(s.begin),
 		grpc.UnaryInterceptor(a.call),
 		grpc.StreamInterceptor(a.stream),
@@ -61,8 +61,8 @@ func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar), more ...grp
 }
 
 // ServeGRPC serves on a listener, of which it uses only the socket, MaxConnections and TLS,
-// until ctx ends, then waits at most ten seconds for the calls in flight. It returns nil if
-// ctx has ended.
+// until ctx ends, then waits at most ten seconds for the calls in flight. ServeGRPC returns
+// nil if ctx has ended.
 func (s *Server) ServeGRPC(ctx context.Context, l Listener, g *grpc.Server) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -99,7 +99,7 @@ func (l takingListener) Accept() (net.Conn, error) {
 type takingConn struct{ net.Conn }
 
 func (c takingConn) Write(b []byte) (int, error) {
-	_ = c.SetWriteDeadline(time.Now().Add(answerTimeout)) // an error is the write's too
+	_ = c.SetWriteDeadline(time.Now().Add(answerTimeout)) // the write then returns the same error
 	n, err := c.Conn.Write(b)
 	if err != nil {
 		_ = c.Close()

@@ -21,8 +21,8 @@ var otherServices = map[string]Role{
 	"grpc.reflection.v1alpha.ServerReflection":    Anybody,
 }
 
-// needsOf returns what a call of gRPC needs. It is 0 if no table has it, and then nobody
-// who has a token may make the call.
+// needsOf returns what a call of gRPC needs. If no table has the call, the result is 0,
+// and then nobody who has a token may make it.
 func needsOf(service, method string) Role {
 	if service != dipwellv1.Limiter_ServiceDesc.ServiceName {
 		return otherServices[service]
@@ -38,11 +38,12 @@ func needsOf(service, method string) Role {
 // grpcAPI admits the calls of a gRPC service.
 type grpcAPI struct {
 	*api
-	needs map[string]Role // of each method
+	needs map[string]Role // role that each method needs
 }
 
-// begin begins a call, before it has a goroutine and before its message has arrived. It sheds
-// the call if too many have begun and are not answered, and ends it if it takes too long.
+// begin begins a call, before it has a goroutine and before its message has arrived. begin
+// sheds the call if too many have begun and are not answered, and ends it if it takes too
+// long.
 func (s *Server) begin(ctx context.Context, of *tap.Info) (context.Context, error) {
 	if s.streams.Add(1) > int64(s.live.Load().MaxInFlight)+maxWatches {
 		s.streams.Add(-1)
@@ -53,7 +54,7 @@ func (s *Server) begin(ctx context.Context, of *tap.Info) (context.Context, erro
 	switch {
 	case of.FullMethodName == dipwellv1.Limiter_Wait_FullMethodName:
 		most += maxWait
-	case strings.HasPrefix(of.FullMethodName, "/grpc."): // perhaps a stream, which ends with its connection
+	case strings.HasPrefix(of.FullMethodName, "/grpc."): // it may be a stream, which ends with its connection
 		most = 2 * maxAge
 	}
 	within, end := context.WithTimeout(ctx, most)
@@ -61,7 +62,8 @@ func (s *Server) begin(ctx context.Context, of *tap.Info) (context.Context, erro
 	return within, nil
 }
 
-// call is the interceptor of calls with one message. It turns their errors into statuses.
+// call is the interceptor of calls with one message. call turns errors of these calls into
+// statuses.
 func (a *grpcAPI) call(ctx context.Context, message any, of *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	needs := a.needs[of.FullMethod]
 	ctx, err := a.admittedCall(ctx, needs)

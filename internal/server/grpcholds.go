@@ -10,7 +10,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// decision returns the decision that f makes.
+// decision returns the decision that f makes, converted for gRPC.
 func decision(f func(d *dipwell.Decision) error) (*dipwellv1.Decision, error) {
 	var d dipwell.Decision
 	if err := f(&d); err != nil {

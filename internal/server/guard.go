@@ -39,7 +39,7 @@ func (a *api) crossSite(r *http.Request) string {
 }
 
 // proxied reports whether a proxy forwards a client's request. A web page cannot
-// set these fields in a request to another site.
+// set the fields of proxies in a request to another site.
 func proxied(r *http.Request) bool {
 	for _, name := range [...]string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Uri", "X-Forwarded-Proto",
 		"X-Original-Uri", "X-Original-Url", "X-Real-Ip"} {
@@ -54,7 +54,7 @@ func proxied(r *http.Request) bool {
 // loopback address.
 func localHost(host string) bool {
 	if strings.HasPrefix(host, "127.0.0.1:") || strings.HasPrefix(host, "localhost:") {
-		return strings.IndexByte(host[10:], ':') < 0 // the common case, without parsing
+		return strings.IndexByte(host[10:], ':') < 0 // the common case, decided without parsing
 	}
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -74,7 +74,7 @@ const pagePath = "/ui/"
 // token is needed to load them. The page asks for the token, because the calls that it
 // makes need one.
 func (a *api) page(w http.ResponseWriter, r *http.Request) {
-	if _, d := a.admit(Read, nil); d != nil && !d.unknown() { // no token would help
+	if _, d := a.admit(Read, nil); d != nil && !d.unknown() { // no other token would help
 		if a.site.NoAdmin {
 			d.detail = "the page is on another listener, that of admin calls"
 			if a.site.AdminAt != "" {

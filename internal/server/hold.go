@@ -68,7 +68,7 @@ func (a *api) settle(w http.ResponseWriter, r *http.Request) error {
 				parents[d.Definition.Base().Parent] = true
 			}
 			for _, d := range parts {
-				if parents[d.Limit] { // it is charged with its child
+				if parents[d.Limit] { // a parent is charged with its child
 					continue
 				}
 				a.record(r, store.AuditEntry{Action: "settle", Limit: d.Limit, Key: d.Key, What: fmt.Sprintf("hold %s, %d tokens", x.req.hold, d.Granted), Note: x.req.note})
@@ -83,7 +83,7 @@ func (a *api) extend(w http.ResponseWriter, r *http.Request) error {
 	return a.exchange(w, r, ofExtend, func(ctx context.Context, x *exchange) error { return a.doExtend(ctx, &x.d, &x.req) }, a.answerHold)
 }
 
-// answerHold writes the decision about a hold, whose status is 200 even if it is in debt.
+// answerHold writes the decision about a hold, with status 200 even if the bucket is in debt.
 func (a *api) answerHold(w http.ResponseWriter, x *exchange) error {
 	a.live.Load().Headers.Set(w.Header(), &x.d)
 	return allowed(w, &x.d)
@@ -101,8 +101,8 @@ func (s *Server) doExtend(ctx context.Context, d *dipwell.Decision, q *request) 
 	return q.ofHold(err)
 }
 
-// ofHold changes an error about the id of a hold to name the member "hold", and one about
-// the only cost to name the member that has it.
+// ofHold changes an error about the id of a hold so that it names the member "hold", and
+// one about the only cost so that it names the member that has the cost.
 func (q *request) ofHold(err error) error {
 	switch f, ok := errors.AsType[*dipwell.FieldError](err); {
 	case ok && f.Field == "id":
@@ -141,7 +141,7 @@ func holdsOf(holds []store.KeyHold) []LiveHold {
 	return list
 }
 
-// parseKey parses a query that may have the parameter key and no other.
+// parseKey parses a query that may have the parameter key and no other parameter.
 func parseKey(query string) (key string, err error) {
 	key = dipwell.Shared
 	err = parseQuery(query, keyParam(&key))

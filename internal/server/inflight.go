@@ -17,7 +17,7 @@ import (
 // store needs about 20 kB, and a client can make it need 64 KiB more.
 const defaultInFlight = 8192
 
-// inFlight counts the calls in flight. It is padded to its own cache line.
+// inFlight is the number of calls in flight. It is padded to its own cache line.
 type inFlight struct {
 	_ [64]byte
 	n atomic.Int64

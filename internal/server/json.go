@@ -26,7 +26,7 @@ func (q *request) jsonMember(name string, v gjson.Result) (err error) {
 	return q.setValue(v, &q.take, m, name)
 }
 
-// setValue sets a member that has one value. t is the take that it may belong to.
+// setValue sets a member that has one value. t is the take to which the member may belong.
 func (q *request) setValue(v gjson.Result, t *dipwell.Take, m members, field string) (err error) {
 	switch m {
 	case hasLimit:
@@ -80,8 +80,8 @@ func (q *request) addCost(v gjson.Result) error {
 	return err
 }
 
-// once adds m to seen. It returns an error if m is 0, for an unknown name, or is
-// repeated. field is the member's path.
+// once adds the member m to seen. It returns an error if m is 0, for an unknown
+// name, or is repeated. field is the member's path.
 func once(seen *members, m members, name, field string) error {
 	if m == 0 {
 		if len(name) > 64 {

@@ -14,7 +14,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// The last minute is counted in slices.
+// The last minute is counted in slices of time.
 const (
 	topSlice  = 10 * time.Second
 	topSlices = 6
@@ -31,20 +31,20 @@ type keyCounts struct {
 	last         lastRefusals
 	usage        *usageLog // nil if the store keeps no usage
 	minutes      *minuteLog
-	lost         atomic.Uint64 // hours that could not be stored
+	lost         atomic.Uint64 // number of hours that could not be stored
 
 	mu    sync.Mutex
-	turns []time.Time // start times of the slices
+	turns []time.Time // times at which the slices began
 }
 
 // CountKeys counts the decisions of each key until ctx ends, and remembers the last
 // refusals of each. At the end of each hour, and when ctx ends, it stores the keep
-// busiest and the keep most refused keys under the name of this process; with 0 it stores
-// none. If the store fails, that hour is lost, and counted as lost. CountKeys must be
-// called before the server is used. wait returns when the last hour has been stored.
+// busiest and the keep most refused keys under the name of this process; if keep is 0 it
+// stores none. If the store fails, that hour is lost, and counted as lost. CountKeys must
+// be called before the server is used. wait returns when the last hour has been stored.
 //
-// Once a minute it adds what was decided in it to the store, or notes it, and then, and when ctx ends, it adds what the keys of limits with usage used to the
-// store.
+// Once a minute it stores or notes what was decided in that minute, and then, and when ctx
+// ends, it adds the usage of keys of limits with usage to the store.
 func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait func()) {
 	size := bounded.WindowConfig{Slices: topSlices}
 	withUses := size
@@ -66,11 +66,11 @@ func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait 
 	return done.Wait
 }
 
-// add counts a decision. It is on the hot path.
+// add counts a decision. add is on the hot path.
 func (k *keyCounts) add(d *dipwell.Decision, as uses, allowed bool) {
 	limit := d.Limit
 	if def := d.Definition; def != nil {
-		limit = def.Name // d.Limit may be part of a larger text of the caller's
+		limit = def.Name // d.Limit may be part of a larger text of the caller's, which would be kept
 	}
 	if as != usesNothing && k.usage != nil && d.Definition != nil && d.Definition.Usage {
 		calls, refusals, tokens := as.counts(d, allowed)
@@ -79,7 +79,7 @@ func (k *keyCounts) add(d *dipwell.Decision, as uses, allowed bool) {
 		k.all.Add(limit, d.Key)
 	}
 	if !d.Allowed || d.Shadow {
-		if front.Known(d) { // else nobody was refused by the limit
+		if front.Known(d) { // otherwise the limit refused nobody
 			k.refused.Add(limit, d.Key)
 		}
 		k.last.add(limit, d)
@@ -89,7 +89,7 @@ func (k *keyCounts) add(d *dipwell.Decision, as uses, allowed bool) {
 // run begins a slice every topSlice, at multiples of topSlice, and stores hours, minutes and
 // usage.
 func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
-	began := time.Now() // of the minute
+	began := time.Now() // when the present minute began
 	hour := began.Truncate(time.Hour)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -133,7 +133,7 @@ func (k *keyCounts) keep(ctx context.Context, to store.Auditor, n int, hour time
 	k.record(context.WithoutCancel(ctx), to, "top", h, &k.lost, "the busiest keys of the hour "+h.Hour.Format(time.RFC3339))
 }
 
-// record adds what was counted to the store. If that fails, it is lost.
+// record adds what was counted to the store. If the store fails, they are lost.
 func (k *keyCounts) record(ctx context.Context, to store.Auditor, action string, h bounded.Hour, lost *atomic.Uint64, what string) {
 	text, err := json.Marshal(h)
 	if err == nil {

@@ -24,9 +24,9 @@ const (
 // page is the query of GET /v1/limits/{name}/keys.
 type page struct {
 	prefix, after, key string
-	cost               int64              // of the check of key
+	cost               int64              // cost for the check of key
 	kind               store.OverrideKind // of overrides
-	one                bool               // key is given
+	one                bool               // true if the parameter key is given
 	n                  int
 }
 
@@ -58,7 +58,7 @@ type look struct {
 // Look is what a limit knows of a key beside a decision, as JSON.
 type Look struct {
 	Mode     string       `json:"mode,omitempty"`
-	Row      *Bucket      `json:"row,omitempty"` // if it is under another definition than the one that decided
+	Row      *Bucket      `json:"row,omitempty"` // set if the row is under a definition other than the one that decided
 	Refill   [][2]int64   `json:"refill,omitzero"`
 	Override *Override    `json:"override,omitempty"`
 	Holds    []LiveHold   `json:"holds,omitempty"`
@@ -72,10 +72,12 @@ type KeyRefusals struct {
 	Last    []PastRefusal `json:"last"`
 }
 
-// lastCost stands for the cost of the last refusal of a key that this process remembers, or 1.
+// lastCost is a cost that means: that of the last refusal of the key that this process
+// remembers, or 1.
 const lastCost = -1
 
-// look looks at a key. The decision is that of a Check of cost, but for what is free before it.
+// look reads the state of a key. The decision is that of a Check of cost, but its remaining
+// tokens are those before it.
 func (a *api) look(ctx context.Context, def *store.Definition, key string, cost int64) (l look, err error) {
 	l.d, err = a.checkOwn(ctx, def.Name, key, 0)
 	if err == nil && a.can.Overrides != nil {
@@ -122,8 +124,8 @@ func (a *api) look(ctx context.Context, def *store.Definition, key string, cost 
 
 func (l *look) refused() bool { return l.Refusals != nil && len(l.Refusals.Last) > 0 }
 
-// checkOwn is a Check whose decision is that of the limit itself, and not of the level that
-// decides if it has parents.
+// checkOwn is a Check whose decision is that of the limit itself, not of the level that
+// decides if there are parents.
 func (a *api) checkOwn(ctx context.Context, limit, key string, cost int64) (dipwell.Decision, error) {
 	d, err := a.limiter.Check(ctx, limit, key, cost)
 	if levels := d.Limits; err == nil && len(levels) > 0 {
@@ -142,7 +144,7 @@ func (l *look) json() []byte {
 	return append(b, '}')
 }
 
-// Bucket is a bucket under a definition.
+// Bucket is a bucket as counted under a definition.
 type Bucket struct {
 	Plan      string `json:"plan,omitempty"`
 	Capacity  int64  `json:"capacity"`
@@ -155,10 +157,10 @@ const (
 	refillTimeout = time.Second // for a limit without a Timeout
 )
 
-// lookAtRow sets Row, the bucket of a key, if it is under another definition than the one that
-// made the decision, such as a plan that callers name; and Refill, how it fills if nobody
-// takes from it: pairs of a time in µs from now and the number of whole tokens that are free
-// from then on, also past the end of an override. It sets nothing for a full bucket, a
+// lookAtRow sets Row, the bucket of a key, if it is under a definition other than the one that
+// made the decision, such as a plan that callers name; and Refill, how the bucket fills if
+// nobody takes from it: pairs of a time in µs from now and the number of whole tokens that are
+// free from then on, also past the end of an override. It sets nothing for a full bucket, a
 // concurrency limit, a limit with shards or a mode without a bucket, nor if the store does not
 // answer within the limit's Timeout, or a second if it has none.
 func (a *api) lookAtRow(ctx context.Context, def *store.Definition, key string, l *look) {
@@ -170,7 +172,7 @@ func (a *api) lookAtRow(ctx context.Context, def *store.Definition, key string, 
 	if key == dipwell.Shared {
 		key = ""
 	}
-	op.Def, op.Key, op.Verb = def, key, store.VerbCharge // of 0, by the row's own definition
+	op.Def, op.Key, op.Verb = def, key, store.VerbCharge // a charge of 0 is decided by the row's own definition
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(def.Timeout, refillTimeout))
 	defer cancel()
 	if err := a.limiter.Store().Apply(ctx, &batch); err != nil || g.Err != nil || op.TS == 0 || op.Used == 0 ||
@@ -195,7 +197,7 @@ func (a *api) lookAtRow(ctx context.Context, def *store.Definition, key string, 
 }
 
 // appendSteps appends at most refillSteps times before end at which tokens of op's bucket
-// come back, with the number that is free from then on. Times are from now.
+// come back, with the number that is free from then on. The times are counted from now.
 func appendSteps(steps [][2]int64, op *store.Op, now, end int64) [][2]int64 {
 	var scratch store.Rule
 	rule := op.RuleFor(&scratch)
@@ -205,7 +207,7 @@ func appendSteps(steps [][2]int64, op *store.Op, now, end int64) [][2]int64 {
 		free := op.Remaining + (missing*i+n-1)/n
 		in := rule.TimeToFree(free, op.Used, op.TS, now)
 		if in <= last {
-			continue // the same tick
+			continue // the step is at the same tick
 		}
 		if in >= end-now {
 			break
@@ -241,12 +243,12 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Defini
 	return writePage(w, "keys", page, len(rows) == p.n, last)
 }
 
-// present returns the check of a key whose rows were read.
+// present returns the check of a key whose rows have been read.
 func present(def *store.Definition, key store.KeyState, now int64) (sum store.Op, err error) {
 	for i, row := range append(key.Others, key.State) {
-		own := def.Own(row, now) // the plan that last decided the row
+		own := def.Own(row, now) // the plan that last decided on the row
 		if own.Override != nil {
-			own = def // Step finds the override by itself
+			own = def // Step finds the override itself
 		}
 		op := store.Op{Def: own, Key: key.Key, Verb: store.VerbCheck}
 		if _, _, err = op.Step(now, row, true); err != nil {
@@ -254,7 +256,7 @@ func present(def *store.Definition, key store.KeyState, now int64) (sum store.Op
 		}
 		if i == 0 {
 			sum = op
-			sum.Remaining += max(def.Shards-1-int64(len(key.Others)), 0) * op.Def.Rule.Burst // of rows that are full
+			sum.Remaining += max(def.Shards-1-int64(len(key.Others)), 0) * op.Def.Rule.Burst // tokens of the rows that are full
 		} else {
 			sum.Remaining, sum.Reset = sum.Remaining+op.Remaining, max(sum.Reset, op.Reset)
 		}
@@ -274,7 +276,7 @@ type LiveKey struct {
 
 func keyOfOp(op *store.Op) LiveKey {
 	k := LiveKey{Key: Nullable(op.Key), Plan: op.Def.Plan, Override: op.Def.Override != nil, Remaining: op.Remaining}
-	if op.Def.Algorithm != store.Concurrency { // of which a row does not say when its holds expire
+	if op.Def.Algorithm != store.Concurrency { // the row of a concurrency limit does not say when its holds expire
 		k.ResetAfter = &op.Reset
 	}
 	return k
@@ -289,9 +291,9 @@ func parsePage(query string) (p page, err error) {
 	return p, err
 }
 
-// parse reads the parameters of a page, and more.
+// parse reads the parameters of a page, and some more.
 func (p *page) parse(query string, more ...param) error {
-	given := "" // a parameter of a list
+	given := "" // the first parameter given that belongs to a list
 	listing := func(q param) param {
 		return param{q.name, func(value string) error {
 			given = q.name
@@ -302,7 +304,7 @@ func (p *page) parse(query string, more ...param) error {
 		p.after = cmp.Or(value, dipwell.Shared) // given but empty, as in "next" after the shared bucket
 		return nil
 	}}), listing(sizeParam("n", &p.n, maxKeys)), param{"key", func(value string) error {
-		if p.key, p.one = value, true; value == "" { // the shared bucket
+		if p.key, p.one = value, true; value == "" { // an empty key is the shared bucket
 			return nil
 		}
 		return checkPlain(value)

@@ -13,7 +13,7 @@ import (
 // Bounds of the last refusals, which take at most 1.5 MB.
 const (
 	refusedKeys  = 1024
-	refusedTimes = 16 // refusals of a key
+	refusedTimes = 16 // refusals that are kept for a key
 	refusedApart = int64(time.Second / time.Microsecond)
 )
 
@@ -25,7 +25,7 @@ type lastRefusals struct {
 }
 
 type refusedKey struct {
-	n    int // number of refusals ever written into last
+	n    int // number of refusals ever written into the ring last
 	last [refusedTimes]oneRefusal
 }
 
@@ -51,8 +51,8 @@ func (l *lastRefusals) add(limit string, d *dipwell.Decision) {
 		last.more++
 		return
 	}
-	l.keys.Most = refusedKeys / 2                         // in each of two generations
-	l.keys.Put([2]string{limit, strings.Clone(d.Key)}, k) // also one that is known, so that it is not the next to be forgotten
+	l.keys.Most = refusedKeys / 2                         // half, because there are two generations
+	l.keys.Put([2]string{limit, strings.Clone(d.Key)}, k) // put again if it is known, so that it is not the next to be forgotten
 	k.n++
 	*k.latest() = oneRefusal{at: now, cost: d.Cost, retry: d.RetryAfter.Microseconds(), source: d.Source, never: d.Never, shadow: d.Shadow}
 }

@@ -77,8 +77,8 @@ func (a *api) putLimit(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, status, append(a.limitJSON(def), '\n'))
 }
 
-// unchanged returns the error of a failed change of a limit. It logs the text of a store's
-// error, such as a missing privilege, which fail does not send.
+// unchanged returns the error of a failed change of a limit. unchanged also logs the text
+// of a store's error, such as a missing privilege, which fail does not send.
 func unchanged(name string, err error) error {
 	if errors.Is(err, dipwell.ErrStore) {
 		slog.Error("change of limit " + name + ": " + err.Error())
@@ -131,7 +131,7 @@ func readLimit(r *http.Request) (l dipwell.Limit, note string, err error) {
 		if name != "note" {
 			return limitSetting(&l, seen, name, v, set)
 		}
-		value, err := textOf(name, v) // even if it looks like a number
+		value, err := textOf(name, v) // as text, even if it looks like a number
 		if err == nil {
 			err = set(name, value)
 		}
@@ -172,7 +172,7 @@ func ParseLimit(b []byte) (l dipwell.Limit, err error) {
 	return l, err
 }
 
-// names are the members of an object that were read, with those of inner objects.
+// names are the members of an object that were read, including those of inner objects.
 type names map[string]bool
 
 func (n names) once(name string) error {
@@ -294,12 +294,12 @@ func appendSetting(b []byte, s [2]string) []byte {
 	return texts.AppendJSON(b, s[1])
 }
 
-// plainJSON reports whether a setting's value is a number or a boolean.
+// plainJSON reports whether the text of a setting is a number or a boolean in JSON.
 func plainJSON(name, value string) bool {
 	return name != "name" && name != "parent" && json.Valid([]byte(value))
 }
 
-// A Nullable is a text for which JSON has null if it is empty.
+// A Nullable is a text that is null in JSON if it is empty.
 type Nullable string
 
 // MarshalJSON implements json.Marshaler.
@@ -321,8 +321,8 @@ func asJSON(v any) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
 }
 
-// writePage writes a page of a list. If there may be more entries, the name of the last one
-// is what the next page comes after.
+// writePage writes a page of a list. If there may be more entries, it also writes the name
+// of the last one, after which the next page begins.
 func writePage(w http.ResponseWriter, name string, entries any, more bool, last string) error {
 	next := []byte("null")
 	if more {
@@ -336,7 +336,7 @@ func answerJSON(w http.ResponseWriter, v any) error {
 	return writeJSON(w, http.StatusOK, append(asJSON(v), '\n'))
 }
 
-// writeJSON returns nil: the request is answered, even if the client has gone.
+// writeJSON always returns nil: the request is answered, even if the client has gone.
 func writeJSON(w http.ResponseWriter, status int, body []byte) error {
 	w.Header()["Content-Type"] = jsonType
 	w.WriteHeader(status)

@@ -17,25 +17,25 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// Bounds of what a peer can hold open. Calls are small, so that no healthy peer
+// Bounds of what a peer can hold open. Calls are small, so no healthy peer
 // needs longer.
 const (
-	readTimeout    = 10 * time.Second // of a header, or of a whole request
-	answerTimeout  = time.Minute      // from the header of a request until the answer is taken; see also Proxy
+	readTimeout    = 10 * time.Second // for a header, or for a whole request
+	answerTimeout  = time.Minute      // from the header of a request until the client has read the answer; see also Proxy
 	idleTimeout    = 2 * time.Minute
-	maxHeaderBytes = 32 << 10 // what nginx accepts, and sends to /v1/auth
-	maxProxyHeader = 64 << 10 // of a proxied request
+	maxHeaderBytes = 32 << 10 // as much as nginx accepts, and sends to /v1/auth
+	maxProxyHeader = 64 << 10 // for a proxied request
 	maxConnections = 12288    // per listener
-	maxSecure      = 4096     // the same, with TLS and of gRPC, whose connections carry several calls at a time
+	maxSecure      = 4096     // connections with TLS or gRPC, which carry several calls at a time
 	drainTimeout   = 10 * time.Second
 	releaseTimeout = time.Second // a handler waits 250 ms for a store that does not answer
 )
 
-// Bounds of a connection of HTTP/2: the least that RFC 9113 recommends, allows, and net/http
-// allows.
+// Bounds of an HTTP/2 connection: the smallest values that RFC 9113 recommends or allows, or
+// that net/http allows.
 const (
-	maxRequests = 100      // at a time
-	maxFrame    = 16 << 10 // of a frame, which net/http keeps until all of it has arrived
+	maxRequests = 100      // requests at the same time
+	maxFrame    = 16 << 10 // bytes of a frame, which net/http keeps until all of it has arrived
 	maxReceived = maxBody  // bytes of bodies that no handler has read
 )
 
@@ -43,16 +43,16 @@ const (
 type Listener struct {
 	net.Listener
 	Handler        http.Handler
-	Streams        bool          // bodies and answers may take any time, for a Proxy
-	ReadTimeout    time.Duration // of a whole request; default 10 s
-	AnswerTimeout  time.Duration // of an answer, from the header of its request on; default a minute
-	MaxConnections int           // more wait in the kernel's queue; default 12288, with TLS and of gRPC 4096
+	Streams        bool          // bodies and answers may take any time; for a Proxy
+	ReadTimeout    time.Duration // for a whole request; default 10 s
+	AnswerTimeout  time.Duration // for an answer, from the header of its request on; default a minute
+	MaxConnections int           // further ones wait in the kernel's queue; default 12288, with TLS or gRPC 4096
 	TLS            *tls.Config   // nil for plain text
 }
 
 // Serve serves on the listeners until ctx ends or a listener fails, then waits at
 // most ten seconds for the requests in flight. WebSockets of a Proxy are closed after that.
-// It returns the first error of a listener, or nil if ctx has ended.
+// Serve returns the first error of a listener, or nil if ctx has ended.
 func (s *Server) Serve(ctx context.Context, listeners ...Listener) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -94,8 +94,8 @@ func drain(servers []*http.Server) {
 }
 
 // release waits until calls that were cut off have given back what they hold: their
-// handlers still run, and need the store. It polls, because a counter that tells when it is
-// 0 would cost each call time.
+// handlers still run, and need the store. release polls, because a counter that tells when
+// it is 0 would cost each call time.
 func (s *Server) release() {
 	for end := time.Now().Add(releaseTimeout); s.inFlight.n.Load() > 0 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
@@ -130,18 +130,18 @@ func (l *Listener) server() *http.Server {
 	srv := &http.Server{Handler: l.Handler, ReadHeaderTimeout: timeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(peerErrors{}, "", 0)}
 	if l.Streams {
-		srv.DisableGeneralOptionsHandler = true // OPTIONS * is for the upstream
+		srv.DisableGeneralOptionsHandler = true // OPTIONS * is forwarded to the upstream
 		srv.MaxHeaderBytes = maxProxyHeader
 	} else {
-		srv.ReadTimeout = timeout // equal, so that net/http sets one deadline instead of two
+		srv.ReadTimeout = timeout // equal to the header's timeout, so that net/http sets one deadline instead of two
 		srv.WriteTimeout = cmp.Or(l.AnswerTimeout, answerTimeout)
 	}
 	return srv
 }
 
-// peerErrors is the error log of net/http. It logs a handler's panic, and that no connection
-// can be accepted, as an error, and the rest, such as failed TLS handshakes of peers, as debug
-// messages.
+// peerErrors is the error log of net/http. It logs as an error that a handler panicked or that
+// no connection can be accepted, and the rest, such as failed TLS handshakes of peers, as
+// debug messages.
 type peerErrors struct{}
 
 func (peerErrors) Write(b []byte) (int, error) {

@@ -27,9 +27,9 @@ import (
 // metrics counts in atomics, found by the limit's name, and makes Prometheus
 // metrics of them only at a scrape. Labels have names of limits, never keys.
 type metrics struct {
-	limits sync.Map   // of limitCounts, by name
+	limits sync.Map   // by name: limitCounts
 	mu     sync.Mutex // held while a limit is added
-	named  int        // how many there are in limits
+	named  int        // number of limits in limits
 	storeErrors,
 	left,
 	unknown,
@@ -37,11 +37,11 @@ type metrics struct {
 	unkeyed  *prometheus.CounterVec   // by keySources
 	denied   *prometheus.CounterVec   // by denialReasons
 	took     *prometheus.HistogramVec // by verb
-	takes    prometheus.Observer      // that of took for a take, found without a search
+	takes    prometheus.Observer      // the observer of took for a take, kept to avoid a search
 	store    string                   // value of the label store
-	refusals *refusals                // as denials: nil if they are not logged
+	refusals *refusals                // used for denials too; nil if refusals are not logged
 	denials  *refusals
-	keys     *keyCounts            // nil without CountKeys
+	keys     *keyCounts            // nil before CountKeys
 	labels   map[string]string     // the constant labels
 	reg      prometheus.Registerer // adds them
 	gather   prometheus.Gatherer
@@ -58,15 +58,17 @@ const (
 	otherLabel = "_other"
 )
 
-// limitCounts are the counters of a limit. There is a copy for each processor.
+// limitCounts are the counters of one limit, in a copy for each processor. There is a copy for
+// each processor.
 type limitCounts = bounded.Copies[limitCopy]
 
-// It has decisions as resultNames; then those refused, and those in shadow mode, because the
-// store did not answer; and those made without the store as fallbackNames. It fills a cache line.
+// It counts decisions in the order of resultNames; then those refused, and those allowed by
+// shadow mode, because the store did not answer; and those made without the store in the order
+// of fallbackNames. It fills a cache line.
 type limitCopy [8]atomic.Uint64
 
 const (
-	unanswered = 2 // what is added to a result
+	unanswered = 2 // added to a result that was made because the store did not answer
 	fallbacks  = 5
 )
 
@@ -118,7 +120,7 @@ func newCounters(name, help, label string, values []string) *prometheus.CounterV
 	return c
 }
 
-// counter adds a counter of a number that never decreases.
+// counter adds a metric for a number that never decreases.
 func (m *metrics) counter(name, help string, n func() uint64) {
 	m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(n()) }))
 }
@@ -149,14 +151,14 @@ func (f storeMetrics) Collect(ch chan<- prometheus.Metric) {
 }
 
 // handler does not compress, because a compressor needs a megabyte of memory and
-// most responses have about 20 kB. It leaves out metrics of the store that have the
-// name of another.
+// most responses have about 20 kB. handler leaves out metrics of the store whose
+// name another metric has.
 func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.gather, promhttp.HandlerOpts{DisableCompression: true, ErrorHandling: promhttp.ContinueOnError})
 }
 
-// observe counts a decision or its error. If the caller has left, which ends ctx, what the
-// store did not decide is counted apart: it says little about the store.
+// observe counts a decision or its error. If the caller has left, which ends ctx, a call
+// that the store did not decide is counted apart: it says little about the store.
 func (m *metrics) observe(ctx context.Context, verb store.Verb, d *dipwell.Decision, err error, took time.Duration) {
 	if d.Source >= store.SourceFallbackOpen && errors.Is(ctx.Err(), context.Canceled) {
 		m.left.Add(1)
@@ -171,8 +173,8 @@ func (m *metrics) observe(ctx context.Context, verb store.Verb, d *dipwell.Decis
 	}
 }
 
-// counted counts a decision or an error. It returns false for an invalid call, which is
-// not counted, and for one whose caller has left. as is what the call used of its keys.
+// counted counts a decision or an error. counted returns false for an invalid call, which is
+// not counted, and for a call whose caller has left. as says what the call used of its keys.
 func (m *metrics) counted(d *dipwell.Decision, err error, as uses) bool {
 	if err != nil && errors.Is(err, context.Canceled) {
 		m.left.Add(1)
@@ -199,7 +201,7 @@ func (m *metrics) counted(d *dipwell.Decision, err error, as uses) bool {
 }
 
 // keyless counts and logs a request that has no key because of err. address tells whether
-// the key would be the client's address rather than a header field.
+// the key would have been the client's address rather than a header field.
 func (m *metrics) keyless(limit string, address bool, err error) {
 	by := keySources[0]
 	if address {
@@ -211,8 +213,7 @@ func (m *metrics) keyless(limit string, address bool, err error) {
 	}
 }
 
-// deny counts and logs a call that was not answered to the one who made it, from an address
-// if it is known.
+// deny counts and logs a denied call, from an address if it is known.
 func (m *metrics) deny(d *denial, from string) {
 	m.denied.WithLabelValues(denialReasons[d.reason]).Inc()
 	if m.denials != nil {
@@ -220,7 +221,7 @@ func (m *metrics) deny(d *denial, from string) {
 	}
 }
 
-// count counts the decision of one limit. allowed tells whether the whole call is.
+// count counts the decision of one limit. allowed tells whether the whole call is allowed.
 func (m *metrics) count(d *dipwell.Decision, as uses, allowed bool) {
 	if d.Limit == "" {
 		return
@@ -247,7 +248,8 @@ func (m *metrics) count(d *dipwell.Decision, as uses, allowed bool) {
 	}
 }
 
-// of returns the counters of a limit, or those of otherLabel if there are maxLabels others.
+// of returns the counters of a limit, or those of otherLabel if maxLabels other limits have
+// counters.
 func (m *metrics) of(limit string) limitCounts {
 	if c, ok := m.limits.Load(limit); ok {
 		return c.(limitCounts)

@@ -18,21 +18,21 @@ import (
 // Bounds of the minutes that are kept.
 const (
 	minutesKept  = 60
-	minuteKeys   = 20 // the most refused ones
+	minuteKeys   = 20 // number of the most refused keys that are kept
 	minuteLimits = 200
 )
 
 // A minuteReport is what one process decided in a minute.
 type minuteReport struct {
 	process string
-	minute  time.Time // when it began, on the clock of the process
+	minute  time.Time // beginning of the minute, on the clock of the process
 	minuteCounts
 	refused bounded.Top
 }
 
-// minuteCounts is what a stored minute has besides its keys.
+// minuteCounts is what a stored minute has in addition to its keys.
 type minuteCounts struct {
-	Limits []LimitCounts       `json:"limits"` // those with decisions, the busiest ones
+	Limits []LimitCounts       `json:"limits"` // limits with decisions, the busiest ones
 	Took   [bucketCount]uint64 `json:"took"`
 }
 
@@ -55,20 +55,20 @@ func (t *tally) since(old *tally) (r minuteReport) {
 	return r
 }
 
-// A minuteLog keeps what was decided in each of the last minutes: in the store, of all
-// processes, or here.
+// A minuteLog keeps what was decided in each of the last minutes: in the store for all
+// processes, or in this process.
 type minuteLog struct {
 	server *Server
-	to     store.Auditor // nil: the store keeps none
-	lost   atomic.Uint64 // minutes that could not be stored
-	minute time.Time     // the present one
-	before *tally        // at its begin
+	to     store.Auditor // nil: the store keeps no minutes
+	lost   atomic.Uint64 // number of minutes that could not be stored
+	minute time.Time     // the present minute
+	before *tally        // the counts at the beginning of minute
 
 	mu   sync.Mutex
-	last []minuteReport // the oldest first
+	last []minuteReport // the last minutes, the oldest first
 }
 
-// store stores a minute, unless the store keeps none.
+// store stores a minute, if the store keeps minutes.
 func (m *minuteLog) store(ctx context.Context, r *minuteReport) {
 	if m.to == nil {
 		return
@@ -78,14 +78,14 @@ func (m *minuteLog) store(ctx context.Context, r *minuteReport) {
 		&m.lost, "what was decided in the minute "+r.minute.Format(time.RFC3339))
 }
 
-// reports returns the minutes of all processes that the store has, or those of this one.
+// reports returns the minutes of all processes from the store, or else those of this process.
 func (m *minuteLog) reports(ctx context.Context, since time.Time) (list []minuteReport, err error) {
 	if m.to == nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		return slices.Clone(m.last), nil
 	}
-	err = eachHour(ctx, m.to, since.Add(-5*time.Minute), func(process string, h *bounded.Hour) error { // clocks may differ
+	err = eachHour(ctx, m.to, since.Add(-5*time.Minute), func(process string, h *bounded.Hour) error { // clocks of processes may differ
 		r := minuteReport{process: process, minute: h.Hour, refused: h.Refused}
 		err := json.Unmarshal(h.Counts, &r.minuteCounts)
 		list = append(list, r)
@@ -94,8 +94,8 @@ func (m *minuteLog) reports(ctx context.Context, since time.Time) (list []minute
 	return list, err
 }
 
-// turn ends the present minute if now is past it, and returns it. It must be called before the
-// slices of the keys turn.
+// turn ends the present minute if now is past its end, and returns it. It must be called
+// before the slices of the keys turn.
 func (m *minuteLog) turn(now time.Time) *minuteReport {
 	next := now.Truncate(time.Minute)
 	if next.Equal(m.minute) {
@@ -114,7 +114,7 @@ func (m *minuteLog) turn(now time.Time) *minuteReport {
 
 // topMinutes is the answer of GET /v1/top?minutes=.
 type topMinutes struct {
-	From      time.Time           `json:"from"` // the first minute
+	From      time.Time           `json:"from"` // beginning of the first minute
 	Minutes   int                 `json:"minutes"`
 	Processes []minuteProcess     `json:"processes"`
 	Shared    bool                `json:"shared"`
@@ -125,14 +125,15 @@ type topMinutes struct {
 	Gauges    map[string]float64  `json:"gauges"`
 }
 
-// A minuteProcess is a service, with the first and the last minute of which it has told.
+// A minuteProcess is a service, with the first and the last minute that it has reported.
 type minuteProcess struct {
 	Process string    `json:"process"`
 	First   time.Time `json:"first"`
 	Last    time.Time `json:"last"`
 }
 
-// limitMinutes are the decisions of a limit in each minute. A list without any is left out.
+// limitMinutes are the decisions of a limit in each minute. A list without any decisions is
+// left out.
 type limitMinutes struct {
 	Limit    string   `json:"limit"`
 	Allowed  []uint64 `json:"allowed,omitempty"`
@@ -142,7 +143,7 @@ type limitMinutes struct {
 	Fallback []uint64 `json:"fallback,omitempty"`
 }
 
-// minutesOf adds reports up. n minutes end before now.
+// minutesOf adds up reports for the n minutes that end before now.
 func minutesOf(reports []minuteReport, n int, limit string, now time.Time) *topMinutes {
 	out := &topMinutes{From: now.UTC().Truncate(time.Minute).Add(-time.Duration(n) * time.Minute), Minutes: n, Processes: []minuteProcess{}, Limits: []limitMinutes{}}
 	limits, processes, refused := map[string]*limitMinutes{}, map[string]*minuteProcess{}, []bounded.Top{}

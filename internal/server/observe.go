@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// An observation is a call of /v1/observe.
+// An observation is the body of a call of /v1/observe.
 type observation struct {
 	latency int64 // µs
 	ok      bool

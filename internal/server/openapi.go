@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// skeleton is /openapi.json without the paths. Its "members" has the members of request
-// bodies, by name.
+// skeleton is the document /openapi.json without the paths. Its "members" has the
+// members of request bodies, by name.
 //
 //go:embed openapi.json
 var skeleton []byte
@@ -91,7 +91,8 @@ func (d *describer) operation(r *route) object {
 	return op
 }
 
-// security returns the role that an operation needs. Without callers some need no token.
+// security returns the role that an operation needs. Without callers some operations need no
+// token.
 func security(needs Role) []object {
 	roles := []string{}
 	if name := needs.String(); name != "" {
@@ -107,7 +108,7 @@ func security(needs Role) []object {
 // operationID makes one word of the method and the path: getLimitsNameKeys.
 func operationID(r *route) string {
 	var b strings.Builder
-	if r.method != http.MethodPost { // a verb's operation has the name of the verb
+	if r.method != http.MethodPost { // the operation of a verb has the verb's name
 		b.WriteString(strings.ToLower(orGet(r.method)))
 	}
 	for word := range strings.FieldsFuncSeq(strings.TrimPrefix(r.path, "/v1"), func(c rune) bool { return c < 'a' || c > 'z' }) {
@@ -145,7 +146,7 @@ func (d *describer) responses(r *route) object {
 	return out
 }
 
-// errors lists the statuses that are not success.
+// errors lists the statuses of a route that are not success.
 func (d *describer) errors(r *route) []int {
 	list := append([]int{http.StatusBadRequest, http.StatusForbidden, http.StatusServiceUnavailable}, r.errors...)
 	if r.needs > Proxied {
@@ -172,7 +173,7 @@ func (d *describer) request(m members) object {
 	return object{"oneOf": []object{d.objectOf(m &^ hasTakes), takes}}
 }
 
-// form returns the schema of a form: strings alone, and no takes.
+// form returns the schema of a form: all values are strings, and there are no takes.
 func (d *describer) form(m members) object {
 	schema := d.objectOf(m &^ (hasTakes | hasKeys))
 	properties := schema["properties"].(object)
@@ -211,8 +212,7 @@ func (d *describer) refusal(schemas object) object {
 	return schemas["Refusal"].(object)
 }
 
-// merge adds the properties of another schema to those of a schema, because the
-// answers are flat.
+// merge adds the properties of one schema to another, because answers are flat objects.
 func merge(schemas object, name, other string) {
 	into, from := schemas[name].(object), schemas[other].(object)
 	properties := maps.Clone(from["properties"].(object))

@@ -48,9 +48,9 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request) error {
 	return writePage(w, "overrides", page, len(list) == p.n, last)
 }
 
-// allListed returns those of an override and the one under it that are in a list of this kind,
-// each without the one under it. A list of any kind leaves out blocks, of which there may be
-// very many.
+// allListed returns those of an override and the one under it that belong in a list of this
+// kind, each without the one under it. A list of any kind leaves out blocks, of which there
+// may be very many.
 func allListed(o *dipwell.Override, kind store.OverrideKind) (all []dipwell.Override) {
 	for ; o != nil; o = o.Under {
 		if o.Kind() == kind || kind == store.AnyOverride && o.Kind() != store.AutomaticOverride {
@@ -67,14 +67,14 @@ func (s *Server) overrideOf(ctx context.Context, limit, key string) (*dipwell.Ov
 	if key == dipwell.Shared {
 		key = ""
 	}
-	if len(key) > store.MaxKey { // before it is a prefix, or hashed
+	if len(key) > store.MaxKey { // checked before the key is used as a prefix, or hashed
 		return nil, bad("key", fmt.Sprintf("has %d bytes; at most %d", len(key), store.MaxKey))
 	}
 	listed := key
 	if key != "" && s.hashKey != nil {
 		listed = s.hashKey(limit, key)
 	}
-	// Of the keys that begin with listed, listed itself comes first.
+	// Among the keys that begin with listed, listed itself comes first.
 	list, err := s.limiter.Overrides(ctx, limit, listed, "", 1)
 	if err != nil || len(list) == 0 || list[0].Key != listed {
 		return nil, err
@@ -105,7 +105,7 @@ func (a *api) putOverride(w http.ResponseWriter, r *http.Request) error {
 	return answerJSON(w, jsonOverride(name, &o))
 }
 
-// describe describes an override for people.
+// describe describes an override in words, for people.
 func describe(o *dipwell.Override) string {
 	text := numbersOf(o)
 	if o.Replaced != nil {
@@ -144,7 +144,7 @@ func numbersOf(o *dipwell.Override) string {
 	return strings.Join(parts, " ")
 }
 
-// kindParam is the parameter kind: which of a key's two overrides.
+// kindParam is the parameter kind: which of a key's overrides is meant.
 func kindParam(kind *store.OverrideKind) param {
 	return param{"kind", func(value string) (err error) {
 		*kind, err = kindOf(value)
@@ -185,11 +185,11 @@ var errNoOverride = errors.New("the key has no override")
 // overrideCall is the body of putOverride.
 type overrideCall struct {
 	dipwell.Override
-	numbers store.Plan    // rate, per and burst
+	numbers store.Plan    // the members rate, per and burst
 	lasts   time.Duration // the member for
 }
 
-// overrideMembers are the names of the members, for errors.
+// overrideMembers are the names of the members, used in errors.
 const overrideMembers = "key, plan, rate, per, burst, start, for, until, note"
 
 func (q *overrideCall) set(name, value string) (err error) {
@@ -218,7 +218,7 @@ func (q *overrideCall) set(name, value string) (err error) {
 		t, e := time.Parse(time.RFC3339Nano, value)
 		if q.Until = t.UnixMicro(); e != nil {
 			err = bad(name, "must be a time such as 2030-01-31T18:00:00Z")
-		} else if q.Until <= 0 { // 0 would be no end
+		} else if q.Until <= 0 { // 0 would mean no end
 			err = bad(name, "is not in the future")
 		}
 	default:
@@ -271,7 +271,7 @@ func overrideValue(name string, v gjson.Result) (string, error) {
 	case "plan", "per", "start", "for", "until", "note":
 		return textOf(name, v)
 	}
-	return "", nil // an unknown name is an error of set, whatever its value
+	return "", nil // set returns an error for an unknown name, whatever its value
 }
 
 // Override is an override as JSON.

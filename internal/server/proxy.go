@@ -20,7 +20,7 @@ import (
 type Proxy struct {
 	server  *Server
 	key     httplimit.KeyFunc
-	plan    string // header field with the plan, or ""
+	plan    string // name of the header field with the plan, or ""
 	floor   int64
 	byIP    bool
 	client  time.Duration // see Upstream.ClientTimeout
@@ -83,7 +83,7 @@ func (p *Proxy) Use(limits []string) error {
 }
 
 // planOf returns the plan that a request names. It is "" if callers may not name plans,
-// or if the limit does not have it.
+// or if the limit has no such plan.
 func (p *Proxy) planOf(r *http.Request, limit string) string {
 	plan := r.Header.Get(p.plan)
 	if def := p.server.limiter.Limit(limit); plan != "" && def != nil {
@@ -102,8 +102,8 @@ func (p *Proxy) wait(ctx context.Context, wait func(ctx context.Context) error) 
 	return p.server.waiting(ctx, wait)
 }
 
-// failed answers a request that could not be decided, or that could not wait. It counts
-// requests without a key; other errors are already counted by Observe.
+// failed answers a request that could not be decided, or that could not wait. failed
+// counts requests without a key; other errors are already counted by Observe.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, errWaiters) {
 		shed(w)
@@ -120,8 +120,8 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	control := http.NewResponseController(w)        // an error of it means that w has no deadlines
-	_ = control.SetWriteDeadline(time.Time{})       // of the request before
+	control := http.NewResponseController(w)        // an error of its methods means that w has no deadlines
+	_ = control.SetWriteDeadline(time.Time{})       // removes the deadline of the request before
 	if r.ProtoMajor == 1 && r.Body != http.NoBody { // net/http reads the body before it answers
 		_ = control.SetReadDeadline(time.Now().Add(p.client))
 	}
@@ -129,7 +129,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		httplimit.Problem(w, http.StatusMethodNotAllowed, "", "CONNECT is not passed on")
 		return
 	}
-	if mustBeRaw(r.URL) && strings.HasPrefix(r.URL.RawPath, "//") { // which url.URL would take for a host
+	if mustBeRaw(r.URL) && strings.HasPrefix(r.URL.RawPath, "//") { // url.URL would take such a path for a host
 		httplimit.Problem(w, http.StatusBadRequest, "", "the path begins with // and has bytes that must be escaped with %")
 		return
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// maxReadies is how many calls of /v1/ready may be decided at one time. Each may have half a
-// megabyte of keys and operations, and a thousand of the places of a queue of package
+// maxReadies is how many calls of /v1/ready may be decided at one time. Each call may have
+// half a megabyte of keys and operations, and take a thousand places in a queue of package
 // coalesce.
 const maxReadies = 8
 
@@ -28,7 +28,7 @@ func (a *api) ready(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// readyKeys returns errReadies if too many calls are decided already.
+// readyKeys returns errReadies if too many such calls are being decided.
 func (s *Server) readyKeys(ctx context.Context, q *request) ([]string, error) {
 	defer s.readies.Add(-1)
 	if s.readies.Add(1) > maxReadies {
@@ -42,7 +42,8 @@ func (s *Server) readyKeys(ctx context.Context, q *request) ([]string, error) {
 	return keys, err
 }
 
-// addKey appends a key to the list of a call of /v1/ready. An array is a path of its parts.
+// addKey appends a key to the list of a call of /v1/ready. A key that is an array is a path of
+// its parts.
 func (q *request) addKey(v gjson.Result) error {
 	if len(q.keys) == dipwell.MaxReady {
 		return bad("keys", fmt.Sprintf("has more than %d entries", dipwell.MaxReady))

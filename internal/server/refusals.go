@@ -14,16 +14,16 @@ import (
 type refusals struct {
 	perSecond int64
 	redact    func(limit, key string) string
-	second    atomic.Int64 // current second, Unix time
-	n         atomic.Int64 // lines in that second
-	unlogged  atomic.Int64 // refusals since the last line
+	second    atomic.Int64 // the current second, as Unix time
+	n         atomic.Int64 // lines logged in that second
+	unlogged  atomic.Int64 // refusals since the last logged line
 	lines     chan []slog.Attr
 }
 
 // LogRefusals logs at most perSecond refusals a second until ctx ends, with keys as
 // redact returns them. Calls do not wait for the log: if it is slow, lines are
-// dropped. Calls that are denied to those who make them are logged as often, beside the
-// refusals. LogRefusals must be called before the server is used.
+// dropped. Denied calls are logged as often, in addition to the refusals. LogRefusals
+// must be called before the server is used.
 func (s *Server) LogRefusals(ctx context.Context, log *slog.Logger, perSecond int, redact func(limit, key string) string) {
 	if perSecond <= 0 {
 		return
@@ -50,7 +50,7 @@ func (r *refusals) add(d *dipwell.Decision) {
 	r.send(line)
 }
 
-// note logs why a call had no decision, and one more attribute, if that is known.
+// note logs why a call had no decision, with one more attribute if that is known.
 func (r *refusals) note(name, value, reason string) {
 	if !r.sample() {
 		return

@@ -14,7 +14,7 @@ const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exc
 
 // refuse answers a refused call with a problem document of the type quota-exceeded, which
 // lists the limits that refused ("violated-policies") and has the members of the
-// decision's JSON object, the key among them: it is the caller's own. If d is Never, the
+// decision's JSON object, also the key, which is the caller's own. If d is Never, the
 // document says that no wait will help.
 func refuse(w http.ResponseWriter, d *dipwell.Decision, status int) error {
 	front.Problem(w, status, func(b []byte) []byte { return appendRefusal(b, d, status) })

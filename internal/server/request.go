@@ -39,7 +39,7 @@ type request struct {
 	ttl         time.Duration
 	timeout     time.Duration
 	observed    observation
-	allowed     members // members that the path has
+	allowed     members // members that requests of the path may have
 	seen        members
 }
 
@@ -66,8 +66,8 @@ const (
 	hasKeys
 )
 
-// Sets of members. ofTake may stand in the request or in the entries of takes; the values of
-// ofNumber are whole numbers.
+// Sets of members. The members in ofTake may be in the request or in the entries of takes;
+// the values of those in ofNumber are whole numbers.
 const (
 	ofNumber = hasCost | hasFloor | hasLatency | hasCount
 	ofBucket = hasLimit | hasKey | hasCost
@@ -77,7 +77,7 @@ const (
 // memberNames are the names of members, in the order of their bits.
 var memberNames = [...]string{"limit", "key", "cost", "plan", "floor", "takes", "reservation", "hold", "costs", "ttl", "id", "timeout", "latency_us", "ok", "count", "note", "keys"}
 
-// member returns the member with a name, if it is one of a set, or 0.
+// member returns the member with a name if it is in a set, or 0.
 func (m members) member(name string) members {
 	for i := range memberNames {
 		if memberNames[i] == name {
@@ -105,7 +105,7 @@ func (q *request) has(m members) bool { return q.seen&m != 0 }
 func (a *api) read(w http.ResponseWriter, r *http.Request, x *exchange, allowed members) error {
 	if err := x.body(r); err != nil {
 		if errors.Is(err, errTooLarge) {
-			w.Header().Set("Connection", "close") // do not read the rest
+			w.Header().Set("Connection", "close") // so that the rest of the body is not read
 		}
 		return err
 	}
@@ -151,8 +151,8 @@ func (x *exchange) parse(r *http.Request, member func(name string, v gjson.Resul
 	return eachParam(string(x.in), param)
 }
 
-// notReadable returns an error that says how a body should be sent instead, if it is
-// of a kind that is not read, or nil. It is for bodies that could not be parsed.
+// notReadable returns an error that says how a body should be sent instead, or nil
+// if its kind is one that is read. notReadable is for bodies that could not be parsed.
 func notReadable(r *http.Request) error {
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
 		return bad("body", "has a Content-Encoding; send it without one")
@@ -229,7 +229,7 @@ func (q *request) complete() error {
 	return finish(&q.take, q.seen, "")
 }
 
-// needed are the members that a request must have if its path has them.
+// needed are those members that a request must have if its path allows them.
 const needed = hasReservation | hasHold | hasTTL
 
 // completeCosts sets the costs of a settle.
@@ -245,7 +245,7 @@ func (q *request) completeCosts() error {
 	return nil
 }
 
-// finish sets a take's defaults. where is the prefix of its members in errors.
+// finish sets a take's defaults. where is the prefix for the names of its members in errors.
 func finish(t *dipwell.Take, seen members, where string) error {
 	if seen&hasLimit == 0 {
 		return bad(where+"limit", "is missing")

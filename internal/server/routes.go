@@ -8,28 +8,28 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A route is one call of the API. The mux, what its caller must be over HTTP and gRPC, and
-// /openapi.json are made from the table of routes.
+// A route is one call of the API. The mux, the role that a caller needs over HTTP and
+// gRPC, and /openapi.json are made from the table of routes.
 type route struct {
-	method, path string // method "" is any
+	method, path string // the method "" means any
 	tag, summary string
-	verb         store.Verb      // of the decision; see hot
+	verb         store.Verb      // verb of the decision; see hot
 	hot          bool            // answered by api.call, without the mux
-	needs        Role            // what the caller must be
-	rpc          string          // method of gRPC that is the same call, if there is one
+	needs        Role            // role that the caller needs
+	rpc          string          // method of gRPC for the same call, or ""
 	always       bool            // answered during an overload too, because it shows the overload
 	moved        func(Site) bool // reports whether only the admin listener answers it
-	params       []string        // parameters of the query, as named in components/parameters
+	params       []string        // names in components/parameters of the query's parameters
 	members      members         // members of the body, or of the query
-	body         string          // schema of a body without members
+	body         string          // schema of a body that is not described by members
 	answers      map[int]string  // schema of each successful status; "": no body
 	text         string          // media type of an answer that is not JSON
-	refuses      bool            // answers 429 with a Refusal
+	refuses      bool            // may answer 429 with a Refusal
 	errors       []int           // error statuses in addition to those that follow from the other fields
 	handle       func(*api, http.ResponseWriter, *http.Request) error
 }
 
-// Members of the calls that have more than one reader.
+// Members of the calls that are read in more than one place.
 const (
 	ofCancel  = hasReservation
 	ofWait    = ofTake | hasTakes | hasTimeout
@@ -40,7 +40,7 @@ const (
 	ofReady   = hasLimit | hasKeys | hasCost | hasPlan
 )
 
-// ok is a 200 with a schema.
+// ok is the answer 200 with a schema.
 func ok(schema string) map[int]string { return map[int]string{http.StatusOK: schema} }
 
 func ofVerb(v store.Verb, rpc, summary string) route {
@@ -65,8 +65,8 @@ var (
 	changing     = []int{http.StatusNotFound, http.StatusConflict, http.StatusNotImplemented}
 )
 
-// routes returns the table. It is a function because /openapi.json, one of its rows, is
-// made from it.
+// routes returns the table. routes is a function because /openapi.json, one of its
+// rows, is made from the table.
 func routes() []route {
 	return []route{
 		ofVerb(store.VerbTake, "Take", "Take the tokens, if all of them are there"),
@@ -149,7 +149,7 @@ func (a *api) add(r route) {
 	a.rest.HandleFunc(strings.TrimPrefix(r.method+" "+r.path, " "), h)
 }
 
-// elsewhere answers a call that only the admin listener answers.
+// elsewhere answers a call that only the admin listener may answer.
 func elsewhere(w http.ResponseWriter, _ *http.Request) {
 	httplimit.Problem(w, http.StatusForbidden, "", "this is answered on the admin listener")
 }

@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	pairs    = regexp.MustCompile(`(?i)\\\\|\\ud[89ab]..\\ud[c-f]..`) // an escaped backslash, or both halves of a surrogate pair
+	pairs    = regexp.MustCompile(`(?i)\\\\|\\ud[89ab]..\\ud[c-f]..`) // matches an escaped backslash, or both halves of a surrogate pair
 	halfPair = regexp.MustCompile(`(?i)\\ud[89a-f]`)
 )
 
@@ -27,7 +27,8 @@ func parseObject(b []byte, member func(name string, v gjson.Result) error) error
 	return eachMember("body", gjson.ParseBytes(b), member)
 }
 
-// eachMember calls f for each member of an object. field is the object's, for errors.
+// eachMember calls f for each member of an object. field is the name of the object, for
+// errors.
 func eachMember(field string, v gjson.Result, f func(name string, v gjson.Result) error) (err error) {
 	if !v.IsObject() {
 		return bad(field, "must be an object")
@@ -112,8 +113,8 @@ func scalarOf(field string, v gjson.Result) (string, error) {
 	return "", bad(field, "must be a string, a number or a boolean")
 }
 
-// settingOf is scalarOf for a setting that set would set. If the value is of another kind
-// and set does not know the name, the error is about the name.
+// settingOf is scalarOf for the value of a setting, which is passed to set. If the value
+// is not a scalar and set does not know the name, the error is about the name.
 func settingOf(field, name string, v gjson.Result, set func(name, value string) error) (string, error) {
 	value, err := scalarOf(field, v)
 	if err != nil {

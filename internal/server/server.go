@@ -21,34 +21,34 @@ import (
 type Config struct {
 	Headers        httplimit.Headers // default IETF
 	TrustedProxies []netip.Prefix    // proxies whose X-Forwarded-For is read; default: none
-	AdminToken     string            // token of admin calls; default: none, and admin calls need a loopback listener
-	Callers        []Caller          // who may call, with distinct tokens; default: anybody, but for admin calls
+	AdminToken     string            // token of admin calls; default: none, and then admin calls need a loopback listener
+	Callers        []Caller          // who may call, with distinct tokens; default: anybody, but not admin calls
 	MaxInFlight    int               // calls in flight, above which calls get 503; default defaultInFlight
 	Store          string            // value of the label store in metrics; default memory; read by New only
 	Labels         map[string]string // labels of every metric, checked by CheckLabels; read by New only
 	Shadow         bool              // allow requests without a key at forward-auth and the proxy
-	Who            string            // for the audit: who makes calls that have no address; for callers in this process
+	Who            string            // name for the audit of calls that have no address; for callers in this process
 	StoreErrors    bool              // send the text of a store's error, which may contain its address; for callers in this process; read by New only
-	// HashKey returns what the limiter's store has in place of a caller's key, if keys
-	// are hashed. Lists show the store's keys. Default nil: keys are not hashed. Read by
-	// New only.
+	// HashKey returns what the limiter's store keeps in place of a caller's key, if keys
+	// are hashed. Lists of keys show the store's keys. Default of HashKey: nil; keys are
+	// not hashed. New alone reads HashKey.
 	HashKey func(limit, key string) string
 }
 
 // A Server serves a limiter.
 type Server struct {
 	limiter  *dipwell.Limiter
-	can      store.Abilities // of the limiter's store
+	can      store.Abilities // abilities of the limiter's store
 	live     atomic.Pointer[live]
 	metrics  *metrics
 	stopped  context.Context // ends when Stop is called
 	stop     context.CancelFunc
-	tunnels  context.Context // ends when the WebSockets of a Proxy must
+	tunnels  context.Context // ends when the WebSockets of a Proxy must end
 	cut      context.CancelFunc
 	inFlight inFlight
-	streams  atomic.Int64 // of gRPC; see begin
+	streams  atomic.Int64 // calls of gRPC in flight; see begin
 	waiters  atomic.Int64 // calls of /v1/wait, and requests of a Proxy, that wait
-	readies  atomic.Int64 // calls of /v1/ready that are decided
+	readies  atomic.Int64 // calls of /v1/ready that are being decided
 	tops     topAnswers
 	tells    bool                           // Config.StoreErrors
 	hashKey  func(limit, key string) string // Config.HashKey
@@ -56,12 +56,13 @@ type Server struct {
 	gauges   map[string]func() float64 // by name
 }
 
-// live is the configuration, which can change while the server runs, and what is made of it.
+// live is the configuration, which can change while the server runs, and values derived from
+// it.
 type live struct {
 	Config
 	clientIP httplimit.KeyFunc
-	byToken  map[[sha256.Size]byte]*Caller // by the digest of the token; among them that of the admin token
-	named    bool                          // there are others than that of the admin token, so that every call needs a token
+	byToken  map[[sha256.Size]byte]*Caller // callers by the digest of their token, also that of the admin token
+	named    bool                          // there are callers besides that of the admin token, so every call needs a token
 }
 
 // New returns a server over a limiter.
@@ -89,8 +90,8 @@ func (s *Server) Set(c Config) {
 // while the last ones are answered. Calls of /v1/wait end at once and take nothing.
 func (s *Server) Stop() { s.stop() }
 
-// Handle adds a handler of calls that need a role to the APIs that are made later. The
-// pattern is that of http.ServeMux.
+// Handle adds a handler of calls that need a role to APIs that are made afterwards.
+// The pattern is that of http.ServeMux.
 func (s *Server) Handle(pattern string, needs Role, h http.Handler) {
 	s.extra = append(s.extra, extra{pattern, needs, h})
 }
@@ -106,8 +107,8 @@ type extra struct {
 type Site struct {
 	Loopback  bool   // only this machine can connect
 	NoAdmin   bool   // admin calls are on another listener
-	AdminAt   string // its address, if NoAdmin, for a browser that asks for the page here
-	Open      bool   // calls that have no place for a token are answered with callers too
+	AdminAt   string // address of the admin listener, if NoAdmin, for a browser that asks for the page here
+	Open      bool   // calls that cannot carry a token are answered even if there are callers
 	NoMetrics bool   // /metrics is on another listener
 	NoLimits  bool   // GET /v1/limits and below is on another listener
 }
@@ -156,7 +157,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer a.Leave()
 	}
 	if c != nil {
-		r.Pattern = r.URL.Path // as the mux sets it, for traces
+		r.Pattern = r.URL.Path // set as the mux sets it, for traces
 		if err := a.call(w, r, c); err != nil {
 			a.fail(w, err)
 		}
@@ -192,7 +193,7 @@ func (a *api) noRoute(w http.ResponseWriter, r *http.Request) {
 	httplimit.Problem(w, http.StatusNotFound, "", "there is nothing at this path")
 }
 
-// notAllowed returns the detail of a 405. allow is the value of Allow.
+// notAllowed returns the detail of an answer 405. allow is the value of Allow.
 func notAllowed(method, allow string) string {
 	if i := strings.LastIndex(allow, ", "); i >= 0 {
 		allow = allow[:i] + " or " + allow[i+2:]

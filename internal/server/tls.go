@@ -25,12 +25,12 @@ type identity struct {
 
 // NewTLS returns a TLS with the files of a certificate chain and of its key, both PEM. If
 // caFile is not empty, only clients with a certificate of an authority in it may connect.
-// Call Reload before it is used.
+// Call Reload before the TLS is used.
 func NewTLS(certFile, keyFile, caFile string) *TLS {
 	return &TLS{certFile: certFile, keyFile: keyFile, caFile: caFile}
 }
 
-// LoadTLS is NewTLS and Reload.
+// LoadTLS is NewTLS followed by Reload.
 func LoadTLS(certFile, keyFile, caFile string) (*TLS, error) {
 	t := NewTLS(certFile, keyFile, caFile)
 	return t, t.Reload()
@@ -56,7 +56,7 @@ func (t *TLS) Reload() error {
 	return nil
 }
 
-// Files returns the files to watch.
+// Files returns the files that should be watched.
 func (t *TLS) Files() []string {
 	return slices.DeleteFunc([]string{t.certFile, t.keyFile, t.caFile}, func(f string) bool { return f == "" })
 }

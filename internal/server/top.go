@@ -25,19 +25,19 @@ const (
 type topQuery struct {
 	n       int
 	limit   string
-	hour    time.Time // zero: the last minute
+	hour    time.Time // hour that is asked for; zero: the last minute
 	minutes int       // 0: none
 }
 
 // top answers GET /v1/top with the decisions since the start, by limit, and the busiest
-// and most refused keys of the last minute. With an hour it answers with that hour's
-// keys, from the store, and with minutes with the decisions of each of the last ones.
+// and most refused keys of the last minute. If the query has an hour, the answer has that
+// hour's keys from the store; with minutes, the decisions of each of the last minutes.
 func (a *api) top(w http.ResponseWriter, r *http.Request) error {
 	q, err := parseTop(r.URL.RawQuery)
 	if err == nil {
 		err = callerOf(r.Context()).mayName("limit", q.limit)
 	}
-	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // for an hour, the limit may have been dropped since
+	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // not checked for an hour, because the limit may have been dropped since
 		err = unknownLimit(q.limit)
 	}
 	if err != nil {
@@ -58,22 +58,22 @@ func (a *api) top(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, answer)
 }
 
-// Bounds of the answers that are shared.
+// Bounds of the answers that callers share.
 const (
 	topShared  = time.Second
 	topQueries = 64
 )
 
 // topAnswers are answers that everybody who asks the same within topShared gets, so that many
-// who watch cost little more than one: the lists of keys lock out decisions, and minutes and
-// hours are read from the store.
+// viewers cost little more than one: listing keys locks out decisions, and minutes and hours
+// are read from the store.
 type topAnswers struct {
 	mu sync.Mutex
 	of map[topQuery]*sharedAnswer
 }
 
 type sharedAnswer struct {
-	turn chan struct{} // has room for the one caller who uses the rest
+	turn chan struct{} // has room for the one caller who may use the other fields
 	at   time.Time
 	json []byte
 }
@@ -106,8 +106,8 @@ func (t *topAnswers) get(ctx context.Context, q topQuery, compute func() (any, e
 	return one.json, err
 }
 
-// topAnswer is the answer without an hour. Its numbers are since the start, so that those
-// of a time are the difference of two answers.
+// topAnswer is the answer to a query without an hour. Its numbers are since the start, so
+// subtract two answers to get those of a period.
 type topAnswer struct {
 	At          int64               `json:"at_us"`
 	Store       string              `json:"store"`
@@ -134,7 +134,7 @@ type KeyList struct {
 	Keys     []KeyCount `json:"keys"`
 }
 
-// KeyCount is how often a key was counted: at most Error too often.
+// KeyCount is how often a key was counted: too often by at most Error.
 type KeyCount struct {
 	Limit string   `json:"limit"`
 	Key   Nullable `json:"key"`
@@ -173,14 +173,14 @@ type tally struct {
 	shed        uint64
 }
 
-// LimitCounts are the decisions of a limit, as in the JSON of GET /v1/top. Each is one of the
-// first four; Fallback are those of them that were made without the store.
+// LimitCounts are the decisions of a limit, as in the JSON of GET /v1/top. Each decision is
+// one of the first four; Fallback counts those made without the store.
 type LimitCounts struct {
 	Limit    string `json:"limit"`
 	Allowed  uint64 `json:"allowed"`
 	Refused  uint64 `json:"refused"`
 	Shadow   uint64 `json:"shadow"`
-	Closed   uint64 `json:"closed"` // refused because the store did not answer
+	Closed   uint64 `json:"closed"` // decisions refused because the store did not answer
 	Fallback uint64 `json:"fallback"`
 }
 
@@ -209,7 +209,7 @@ func (s *Server) readGauges() map[string]float64 {
 	for name, f := range s.gauges {
 		out[name] = f()
 	}
-	maps.DeleteFunc(out, func(_ string, v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) }) // which JSON does not have
+	maps.DeleteFunc(out, func(_ string, v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) }) // JSON does not have these numbers
 	return out
 }
 
@@ -219,8 +219,8 @@ const (
 	hoursBack = 25 * time.Hour // entries older than the hour by more than this cannot belong to it, even if clocks differ
 )
 
-// eachHour calls f for the hours, or minutes, that were added to a log since a time, with the
-// process that added each.
+// eachHour calls f for the hours, or minutes, that were added to a log since a given time,
+// with the process that added each.
 func eachHour(ctx context.Context, log store.Auditor, since time.Time, f func(process string, h *bounded.Hour) error) error {
 	for e, err := range entriesOf(ctx, log, "", hoursPage) {
 		if err != nil || e.At < since.UnixMicro() {
@@ -237,7 +237,7 @@ func eachHour(ctx context.Context, log store.Auditor, since time.Time, f func(pr
 	return nil
 }
 
-// TopHour is the answer with an hour.
+// TopHour is the answer to a query with an hour.
 type TopHour struct {
 	Hour      time.Time `json:"hour"`
 	Processes []string  `json:"processes"`
@@ -264,7 +264,7 @@ func (a *api) topOfHour(ctx context.Context, q *topQuery) (*TopHour, error) {
 	return &TopHour{q.hour, slices.Compact(processes), TopLists{listOf(bounded.Sum(busiest, q.n)), listOf(bounded.Sum(refused, q.n))}}, nil
 }
 
-// only returns the list with the keys of one limit, or of all if limit is "".
+// only returns the part of a list with the keys of one limit, or all if limit is "".
 func only(t bounded.Top, limit string) bounded.Top {
 	t.Keys = slices.DeleteFunc(t.Keys, func(k bounded.Count) bool { return limit != "" && k.Limit != limit })
 	return t

@@ -21,18 +21,18 @@ import (
 
 // Upstream configures the upstream of a Proxy. Only URL is required.
 type Upstream struct {
-	URL           string        // http or https
-	By            string        // key of a request: ip (default), shared, header:NAME
+	URL           string        // the upstream's address, http or https
+	By            string        // what the key of a request is: ip (default), shared, header:NAME
 	PlanHeader    string        // header field with the plan of a request; default: none
 	Floor         int64         // tokens that a request must leave free
-	Timeout       time.Duration // without a byte to the upstream or from it, but for a WebSocket; default ten minutes
-	ClientTimeout time.Duration // without a byte from or to the client, for each part of a body; default a minute
+	Timeout       time.Duration // longest time without a byte to or from the upstream, except on a WebSocket; default ten minutes
+	ClientTimeout time.Duration // longest time without a byte from or to the client, for each part of a body; default a minute
 	Report        func(error)   // if set, called for failures, once a minute for each kind
 }
 
 const (
 	upstreamTimeout   = 10 * time.Minute
-	idleConnections   = 256 // to the upstream
+	idleConnections   = 256 // idle connections to the upstream that are kept
 	maxResponseHeader = 1 << 20
 )
 
@@ -45,7 +45,7 @@ func (u Upstream) Check() error {
 	return err
 }
 
-// target returns the URL, if it and the name of the header field are valid.
+// target returns the upstream's URL, if it and the name of the header field are valid.
 func (u *Upstream) target() (*url.URL, error) {
 	if reason := badHeaderName(u.PlanHeader); u.PlanHeader != "" && reason != "" {
 		return nil, fmt.Errorf("upstream_plan_header: %q: %s", u.PlanHeader, reason)
@@ -62,7 +62,7 @@ func (u *Upstream) target() (*url.URL, error) {
 	return target, nil
 }
 
-// withoutUser removes what is before the last @ in text, which may be a password.
+// withoutUser removes what precedes the last @ in a text, which may be a password.
 func withoutUser(text string) string {
 	if at := strings.LastIndexByte(text, '@'); at >= 0 {
 		return "..." + text[at:]
@@ -71,7 +71,7 @@ func withoutUser(text string) string {
 }
 
 // transport returns the transport to the upstream: that of net/http, which connects in 30
-// seconds. It ignores HTTP_PROXY and does not decompress bodies.
+// seconds. The transport ignores HTTP_PROXY and does not decompress bodies.
 func transport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.Proxy = nil
@@ -92,7 +92,7 @@ func (s *Server) forwardTo(target *url.URL, u *Upstream) (http.Handler, error) {
 		Transport:      transport(),
 		ModifyResponse: f.watch,
 		ErrorHandler:   f.answer,
-		ErrorLog:       log.New(io.Discard, "", 0), // f counts and reports errors
+		ErrorLog:       log.New(io.Discard, "", 0), // upstreamFailures counts and reports errors
 	}
 	timeout, client := cmp.Or(u.Timeout, upstreamTimeout), cmp.Or(u.ClientTimeout, answerTimeout)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -108,26 +108,26 @@ func (s *Server) forwardTo(target *url.URL, u *Upstream) (http.Handler, error) {
 	}), nil
 }
 
-// passed is a request that is passed on, and its ResponseWriter. Each part of a body that the
-// client sends or takes must make progress within a time.
+// passed is a request that the proxy passes on, and its ResponseWriter. Each part of a body
+// that the client sends or takes must make progress within a time.
 type passed struct {
 	http.ResponseWriter
-	control *http.ResponseController // an error of it means that there are no deadlines
+	control *http.ResponseController // an error of its methods means that there are no deadlines
 	client  time.Duration
-	// header are the fields that the limits have set. They must be saved because
+	// header has the fields that the limits have set. They must be saved because
 	// ReverseProxy clears them if there is a 1xx response.
 	header http.Header
 	// badBody says that the client's body could not be read, which is no failure of
 	// the upstream.
 	badBody atomic.Bool
 	timeout time.Duration
-	late    *time.Timer // ends the request timeout after its last progress
+	late    *time.Timer // ends the request when the timeout since its last progress is over
 }
 
 // Unwrap is for http.ResponseController.
 func (p *passed) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// WriteHeader writes a header, within its time.
+// WriteHeader writes a header, which must be done within the client's time.
 func (p *passed) WriteHeader(status int) {
 	_ = p.control.SetWriteDeadline(time.Now().Add(p.client))
 	p.ResponseWriter.WriteHeader(status)
@@ -153,8 +153,8 @@ func (p *passed) announce(to http.Header) {
 	}
 }
 
-// untyped keeps net/http from adding a Content-Type, which it guesses from the body, to a
-// response that has none.
+// untyped keeps net/http from adding a Content-Type, which it would guess from the body,
+// to a response that has none.
 func (p *passed) untyped(r http.Header) {
 	if r["Content-Type"] == nil {
 		p.Header()["Content-Type"] = nil
@@ -169,7 +169,7 @@ type clientBody struct {
 
 func (b *clientBody) Read(p []byte) (int, error) {
 	b.late.Reset(b.timeout)
-	_ = b.control.SetReadDeadline(time.Now().Add(b.client)) // net/http removes it at the end of the body
+	_ = b.control.SetReadDeadline(time.Now().Add(b.client)) // net/http removes the deadline at the end of the body
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		b.badBody.Store(true)
@@ -177,12 +177,12 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// rewriteTo returns the Rewrite of the proxy. It keeps the forwarding fields of a
-// trusted proxy, and replaces those of anybody else.
+// rewriteTo returns the function Rewrite of the proxy. It keeps the forwarding
+// header fields of a trusted proxy, and replaces those of anybody else.
 func (s *Server) rewriteTo(target *url.URL) func(*httputil.ProxyRequest) {
 	return func(r *httputil.ProxyRequest) {
 		r.Out.URL.RawQuery = r.In.URL.RawQuery // unchanged, because the upstream parses it
-		if r.In.RequestURI == "*" {            // OPTIONS of the whole server
+		if r.In.RequestURI == "*" {            // an OPTIONS request for the whole server
 			r.Out.URL = &url.URL{Scheme: target.Scheme, Host: target.Host, Opaque: "*"}
 		} else {
 			r.SetURL(target)
@@ -208,11 +208,11 @@ func (s *Server) rewriteTo(target *url.URL) func(*httputil.ProxyRequest) {
 	}
 }
 
-// mustBeRaw reports whether a path has bytes that URL.EscapedPath would escape, and with
-// them decode what the client escaped: /a|%2F would become /a%7C/.
+// mustBeRaw reports whether a path has bytes that URL.EscapedPath would escape, and then
+// decode what the client escaped: /a|%2F would become /a%7C/.
 func mustBeRaw(u *url.URL) bool { return u.RawPath != "" && u.RawPath != u.EscapedPath() }
 
-// keepForwarded keeps the fields of a trusted proxy and appends its address.
+// keepForwarded keeps the forwarding fields of a trusted proxy and appends its address.
 func keepForwarded(r *httputil.ProxyRequest) {
 	in := r.In.Header
 	r.Out.Header["X-Forwarded-For"] = in["X-Forwarded-For"]

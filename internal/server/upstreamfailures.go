@@ -66,9 +66,9 @@ func (f *upstreamFailures) add(kind int, err error) {
 	}
 }
 
-// answer answers if the upstream does not. It does not count requests that end for
-// another reason: the client has gone, its body breaks off or is malformed, or the hold
-// of the request is lost.
+// answer answers the client if the upstream does not. It does not count requests that
+// end for another reason: the client has gone, its body breaks off or is malformed, or
+// the hold of the request is lost.
 func (f *upstreamFailures) answer(w http.ResponseWriter, r *http.Request, err error) {
 	var timeout net.Error
 	var dial *net.OpError
@@ -129,7 +129,7 @@ type upstreamBody struct {
 func (b *upstreamBody) Read(p []byte) (int, error) {
 	b.passed.late.Reset(b.passed.timeout)
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(context.Cause(b.ctx), context.Canceled) { // else the client has gone
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(context.Cause(b.ctx), context.Canceled) { // otherwise the client has gone
 		b.failures.add(failedBody, err)
 	}
 	return n, err

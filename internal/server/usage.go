@@ -15,27 +15,27 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// uses tells what a call uses of its keys.
+// uses says what of a call counts as usage of its keys.
 type uses uint8
 
 const (
 	usesNothing uses = iota
-	usesTokens       // a call and the tokens that it took
-	usesCall         // a call: one that makes a hold
-	usesSettled      // the tokens that a hold was settled to
+	usesTokens       // the call and the tokens that it took
+	usesCall         // only the call: one that makes a hold
+	usesSettled      // only the tokens that a hold was settled to
 )
 
 var usesOf = [...]uses{store.VerbTake: usesTokens, store.VerbTakeUpTo: usesTokens, store.VerbReserve: usesTokens, store.VerbCharge: usesTokens,
 	store.VerbCheck: usesNothing, store.VerbRefund: usesNothing, store.VerbReset: usesNothing}
 
-// counts returns what a decision counts as. allowed tells whether the whole call is: if
-// another of its limits refused, it used nothing of this one.
+// counts returns what counts for a decision. allowed tells whether the whole call is
+// allowed: if another of its limits refused, it used nothing of this one.
 func (u uses) counts(d *dipwell.Decision, allowed bool) (calls, refusals, tokens int64) {
 	if u != usesCall && allowed {
 		tokens = d.Granted
 	}
 	switch {
-	case u == usesSettled, !d.Allowed && !front.Known(d): // an outage refuses nobody
+	case u == usesSettled, !d.Allowed && !front.Known(d): // an outage of the store refuses nobody
 	case !d.Allowed:
 		refusals = 1
 	case allowed:
@@ -45,16 +45,16 @@ func (u uses) counts(d *dipwell.Decision, allowed bool) (calls, refusals, tokens
 }
 
 const (
-	usageKeys  = 8192            // that are counted one by one
-	usageLines = 8 * usageKeys   // that wait for a store that does not answer
-	usageTime  = 5 * time.Second // that the store may take
+	usageKeys  = 8192            // keys that are counted one by one
+	usageLines = 8 * usageKeys   // lines that may wait for a store that does not answer
+	usageTime  = 5 * time.Second // how long the store may take
 )
 
 // A usageLog adds what keys used to the store.
 type usageLog struct {
 	of   *bounded.Window
 	to   store.UsageKeeper
-	lost atomic.Uint64 // lines that the store may have added in part
+	lost atomic.Uint64 // number of lines that the store may have added in part
 
 	waiting map[usageName]*store.UsageLine
 }
@@ -64,7 +64,7 @@ type usageName struct {
 	hour       int64
 }
 
-// usageLog returns nil if the store keeps no usage.
+// usageLog returns a log, or nil if the store keeps no usage.
 func (s *Server) usageLog(of *bounded.Window) *usageLog {
 	if s.can.Usage == nil {
 		return nil
@@ -74,8 +74,9 @@ func (s *Server) usageLog(of *bounded.Window) *usageLog {
 	return u
 }
 
-// write adds what was used since the last call, in a minute that began at the given time. If
-// the store does not answer, the next call adds it. It does nothing on nil.
+// write adds what was used since its last call to the store, for a minute that began at the
+// given time. If the store does not answer, the next call of write adds it. write on nil does
+// nothing.
 func (u *usageLog) write(ctx context.Context, began time.Time) {
 	if u == nil {
 		return
@@ -100,7 +101,7 @@ func (u *usageLog) write(ctx context.Context, began time.Time) {
 		return
 	}
 	slog.Warn("what keys used could not be stored: " + err.Error())
-	lost := 0 // counted twice would be worse than not at all
+	lost := 0 // lost lines: counting them twice would be worse than not at all
 	if part, ok := errors.AsType[*store.UsageError](err); ok {
 		clear(u.waiting)
 		for _, i := range part.Rest {
@@ -114,7 +115,7 @@ func (u *usageLog) write(ctx context.Context, began time.Time) {
 	u.lost.Add(uint64(lost))
 }
 
-// wait adds a line to those that are to be written.
+// wait adds a line to those that are waiting to be written.
 func (u *usageLog) wait(l *store.UsageLine) {
 	name := usageName{l.Limit, l.Key, l.Hour}
 	if u.waiting[name] == nil && len(u.waiting) >= usageLines {
@@ -129,7 +130,7 @@ func (u *usageLog) wait(l *store.UsageLine) {
 // usageQuery is the query of GET /v1/limits/{name}/usage.
 type usageQuery struct {
 	key      string
-	others   bool // the keys that were not counted one by one, in place of a key
+	others   bool // asks for the keys that were not counted one by one, in place of a key
 	from, to time.Time
 }
 
@@ -147,7 +148,7 @@ func (a *api) usage(w http.ResponseWriter, r *http.Request) error {
 	return answerJSON(w, jsonUsage(name, q, lines))
 }
 
-// usageOf returns the usage of a key. A limit that is for keys must have one.
+// usageOf returns the usage of a key. If the limit is not shared, the query must name a key.
 func (s *Server) usageOf(ctx context.Context, limit string, q usageQuery) ([]store.UsageLine, error) {
 	switch def := s.limiter.Limit(limit); {
 	case q.others && q.key != dipwell.Shared:
@@ -158,7 +159,7 @@ func (s *Server) usageOf(ctx context.Context, limit string, q usageQuery) ([]sto
 	return nil, bad("key", "is missing; others=true has the keys that were not counted one by one, together")
 }
 
-// usageSince returns the earliest time of which the store keeps usage.
+// usageSince returns the earliest time for which the store keeps usage.
 func usageSince(now time.Time) time.Time { return now.AddDate(0, 0, -31) }
 
 func parseUsage(query string, now time.Time) (q usageQuery, err error) {

@@ -24,11 +24,11 @@ var (
 
 // wait answers POST /v1/wait: a take that waits for its tokens.
 func (a *api) wait(w http.ResponseWriter, r *http.Request) error {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxWait + answerTimeout)) // an error: w has no deadlines
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxWait + answerTimeout)) // an error means that w has no deadlines
 	return a.exchange(w, r, ofWait, func(ctx context.Context, x *exchange) error { return a.await(ctx, &x.d, &x.req) }, a.answer)
 }
 
-// await takes the tokens of q as soon as they are free, if that is within its timeout.
+// await takes the tokens of q as soon as they are free, if that is within the call's timeout.
 // Otherwise the call is refused. If ctx ends or the server stops, nothing is taken.
 func (s *Server) await(ctx context.Context, d *dipwell.Decision, q *request) error {
 	timeout := q.timeout
@@ -49,9 +49,9 @@ func (s *Server) await(ctx context.Context, d *dipwell.Decision, q *request) err
 	return q.inList(err)
 }
 
-// waiting calls wait, which may take long. Half of MaxInFlight calls may wait, so that there
-// is room for others; one more is shed, with errWaiters. The wait ends when the server stops,
-// with errStopping.
+// waiting calls wait, a function that may take long. Half of MaxInFlight calls may wait, so
+// that there is room for others; a further one is shed, with errWaiters. The wait ends when
+// the server stops, with errStopping.
 func (s *Server) waiting(ctx context.Context, wait func(ctx context.Context) error) error {
 	if s.waiters.Add(1) > max(1, int64(s.live.Load().MaxInFlight)/2) {
 		s.waiters.Add(-1)
