@@ -35,21 +35,21 @@ type noted struct {
 	Note string `json:"note" help:"Why, at most 1024 bytes, for dipwell audit."`
 }
 
-// onKey are the arguments that name a bucket. It and what embeds it are bodies of calls: what
-// was not given is left out, because the server refuses an empty plan.
+// onKey are the arguments that name a bucket. onKey, and structs that embed it, are bodies of
+// calls: flags that were not given are left out, because the server refuses an empty plan.
 type onKey struct {
 	target `json:"-" embed:""`
 	Name   string  `json:"limit" arg:"" name:"limit" help:"Name of the limit."`
 	Key    *string `json:"key,omitempty" arg:"" optional:"" help:"Key of the bucket. A limit that is shared has none."`
 }
 
-// call are the arguments of a verb with a cost.
+// call has the arguments of a verb with a cost.
 type call struct {
 	onKey `embed:""`
 	Cost  int64 `json:"cost" default:"1" help:"Tokens. Default 1."`
 }
 
-// planCall is a call that may name a plan, and floorCall one that may also leave tokens.
+// planCall is a call that may name a plan, and floorCall one that may also leave tokens free.
 type (
 	planCall struct {
 		call `embed:""`
@@ -167,7 +167,7 @@ func (a *answer) String() string {
 	return s + "; asked " + a.Asked
 }
 
-// by says which plan decided, if it is not the limit itself.
+// by says which plan decided a call, if it was not the limit itself.
 func (a *answer) by() string {
 	switch a.Plan {
 	case "":

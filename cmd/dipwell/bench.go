@@ -41,14 +41,14 @@ the store together, as in serve. It puts full load on the store. Exit status:
 const (
 	benchName       = "dipwell-bench-"
 	maxBenchClients = 4096
-	maxBenchKeys    = 1_000_000 // each may have a bucket to remove at the end
+	maxBenchKeys    = 1_000_000 // each key may have a bucket to remove at the end
 	minBenchTime    = 10 * time.Millisecond
 	maxBenchTime    = time.Hour
-	benchWarmUp     = 10                    // calls of each client before measuring, for connections, prepared statements and plans
-	benchGrace      = 10 * time.Second      // for calls in flight at the end
+	benchWarmUp     = 10                    // calls of each client before measuring, which open connections and prepare statements and plans
+	benchGrace      = 10 * time.Second      // time for calls in flight at the end
 	benchPause      = 10 * time.Millisecond // after a failed call, to spare a store in trouble
-	benchCleanUp    = 10 * time.Minute      // for the buckets of all keys
-	benchResets     = 1000                  // buckets that are removed together
+	benchCleanUp    = 10 * time.Minute      // time for removing the buckets of all keys
+	benchResets     = 1000                  // buckets removed at the same time
 )
 
 func (c *BenchCmd) check() error {
@@ -67,7 +67,7 @@ func (c *BenchCmd) check() error {
 // many as 2^53 allows. Tokens come back as late as possible, within a minute, so
 // that calls find used buckets, as with real limits.
 func (c *BenchCmd) limit(name string) dipwell.Limit {
-	const most, perSecond = 8_000_000_000, 10_000_000 // calls × seconds that fit in 2^53
+	const most, perSecond = 8_000_000_000, 10_000_000 // most: calls × seconds that fit in 2^53
 	per := min(max(int64(most/(perSecond*c.Time.Seconds())), 1), 60)
 	return dipwell.Limit{Name: name, Rate: 1, Period: time.Duration(per) * time.Second, Burst: most / per, MaxDebt: dipwell.NoDebt, MaxCharge: 1}
 }
@@ -100,7 +100,7 @@ type bench struct {
 	limiter *dipwell.Limiter
 	name    string
 	keys    []string
-	heard   atomic.Pointer[error] // last error that the store reported outside a call
+	heard   atomic.Pointer[error] // last error that the store reported outside of a call
 }
 
 // define defines the limit under an unused name. Its owner is the API, so that a
@@ -109,7 +109,7 @@ func (b *bench) define() error {
 	ctx, cancel := context.WithTimeout(b.ctx, defineTimeout)
 	defer cancel()
 	for b.name == "" || b.limiter.Limit(b.name) != nil {
-		b.name = benchName + fmt.Sprintf("%04x", rand.N(1<<16)) // few, because stores may remember names for ever
+		b.name = benchName + fmt.Sprintf("%04x", rand.N(1<<16)) // few names, because stores may remember names for ever
 	}
 	b.keys = make([]string, b.Keys)
 	for i := range b.keys {
@@ -139,7 +139,7 @@ func (b *bench) load() error {
 	if err != nil {
 		return err
 	}
-	calls, giveUp := context.WithCancel(context.WithoutCancel(b.ctx)) // calls in flight may finish
+	calls, giveUp := context.WithCancel(context.WithoutCancel(b.ctx)) // so that calls in flight may finish
 	defer giveUp()
 	until, stop := context.WithTimeout(b.ctx, b.Time)
 	defer stop()
@@ -167,11 +167,11 @@ func each(clients []benchClient, do func(*benchClient) error) error {
 // benchClient calls the store without a pause.
 type benchClient struct {
 	*bench
-	bar      bar // that of the first client shows the progress
+	bar      bar // the first client's bar shows the progress
 	decision dipwell.Decision
 	times    bounded.Histogram
 	failed   uint64
-	err      error // of a call that failed
+	err      error // error of a call that failed
 }
 
 var errNotAdmitted = errors.New("refused, although the limit should allow every call")
@@ -243,8 +243,8 @@ func short(us float64) time.Duration {
 	return d.Round(unit)
 }
 
-// cleanUp removes the buckets and the limit. It continues after the first signal; a
-// second one kills the program.
+// cleanUp removes the buckets and the limit. cleanUp continues after the first
+// signal; a second one kills the program.
 func (b *bench) cleanUp() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), benchCleanUp)
 	defer cancel()
@@ -254,7 +254,7 @@ func (b *bench) cleanUp() error {
 	}
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(b.ctx), defineTimeout)
 	defer cancel()
-	if bad := b.limiter.Drop(ctx, b.name, terms.OwnerAPI); bad != nil && !errors.Is(bad, dipwell.ErrUnknownLimit) { // unless somebody else removed it
+	if bad := b.limiter.Drop(ctx, b.name, terms.OwnerAPI); bad != nil && !errors.Is(bad, dipwell.ErrUnknownLimit) { // ErrUnknownLimit means that somebody else removed it
 		err = errors.Join(err, fmt.Errorf("limit %[1]s is left: %[2]w; remove it through a service on this store: curl -X DELETE localhost:8080/v1/limits/%[1]s", b.name, timeoutError(bad)))
 	}
 	return err

@@ -18,7 +18,7 @@ type clientTLS struct {
 	made *http.Client
 }
 
-// client returns an HTTP client with these certificates, always the same.
+// client returns an HTTP client with these certificates, the same one each time.
 func (c *clientTLS) client() (_ *http.Client, err error) {
 	if c.made == nil {
 		c.made, err = c.newClient()

@@ -26,7 +26,7 @@ var completions = template.Must(template.New("").Funcs(template.FuncMap{"quote":
 // completed is a command in a template of completion/.
 type completed struct {
 	*kong.Node
-	Path, Parent string // as in "migrate up", "migrate"
+	Path, Parent string // such as "migrate up" and its parent "migrate"
 	Usage        string
 	Children     []*kong.Node
 	Flags        []*kong.Flag
@@ -58,13 +58,13 @@ func (c *CompletionCmd) Run(e *env, k *kong.Kong) error {
 	return completions.ExecuteTemplate(e.stdout, c.Shell+".tmpl", data)
 }
 
-// quoteHelp writes help for single quotes of a shell, in one line.
+// quoteHelp writes help inside single quotes of a shell, in one line.
 func quoteHelp(s string) string { return strings.NewReplacer("'", "’", "\n", " ").Replace(s) }
 
-// escapeColons is for zsh, where a colon ends a name.
+// escapeColons writes a name for zsh, where a colon ends it.
 func escapeColons(s string) string { return strings.ReplaceAll(s, ":", `\:`) }
 
-// roff writes text for man: no line is a request, and a hyphen is one that can be copied.
+// roff writes text for man: no line is taken for a request, and a hyphen can be copied as one.
 func roff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(s)
 	lines := strings.Split(s, "\n")

@@ -18,34 +18,34 @@ import (
 )
 
 const (
-	dropAfter     = 2 * time.Second  // how long a file must be unchanged before limits removed from it are dropped
+	dropAfter     = 2 * time.Second  // time for which a file must be unchanged before limits removed from it are dropped
 	driftEvery    = time.Second      // interval of drift checks
 	defineTimeout = 10 * time.Second // timeout of defining or dropping a limit
-	maxListed     = 20               // limits named in a log line
+	maxListed     = 20               // most limits that a log line names
 )
 
-// declared are the limits of this process's flags and file, and those that its
+// declared has the limits of this process's flags and file, and those that its
 // file has defined in the store.
 type declared struct {
 	ctx        context.Context
 	limiter    *dipwell.Limiter
 	info, warn func(format string, args ...any)
-	path       string // of the file; "" without one
+	path       string // path of the file; "" without one
 
 	mu     sync.Mutex
 	began  bool
-	file   terms.FileOwner // as last read
+	file   terms.FileOwner // the file's owner as last read
 	limits []declaredLimit
-	named  map[string]string // limits that this process's file defined, with the owner's text
+	named  map[string]string // limits that this process's file defined, with the text of the owner
 	gone   *time.Timer       // drops limits removed from the file; nil if there are none
-	told   string            // drift that was last logged
-	seen   string            // drift at the previous check
+	told   string            // the drift that was last logged
+	seen   string            // the drift at the previous check
 }
 
 type declaredLimit struct {
 	dipwell.Limit
 	owner string
-	line  int // of the file; 0 for one of the flags
+	line  int // line in the file; 0 for a limit of the flags
 }
 
 // declare defines the limits of settings in the store. It does nothing if the file
@@ -99,7 +99,7 @@ func (s *settings) declared(file terms.FileOwner) (out []declaredLimit) {
 }
 
 // newerRevision returns the highest revision in the store of the file's owner, if
-// it is higher than the file's, else 0.
+// it is higher than the file's, otherwise 0.
 func (d *declared) newerRevision(file terms.FileOwner) (seen int64) {
 	for _, def := range d.limiter.Limits() {
 		if f, ok := terms.ParseFileOwner(def.Owner); ok && f.Name == file.Name && f.Revision > file.Revision {
@@ -109,8 +109,7 @@ func (d *declared) newerRevision(file terms.FileOwner) (seen int64) {
 	return seen
 }
 
-// define defines all limits. It checks all owners first, so that a conflict changes
-// nothing.
+// define defines all limits. It checks all owners first, so that a conflict changes nothing.
 func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 	var others []string
 	for _, l := range limits {
@@ -127,8 +126,8 @@ func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 		}
 	}
 	ordered := store.ParentsFirst(limits, func(l *declaredLimit) *store.Limit { return &l.Limit })
-	// First the limits that are new or have changed, because the owner of a file, which has a
-	// digest, differs for all its limits.
+	// New and changed limits come first. The owner does not tell which: it has the digest of
+	// the file, so it differs for all its limits.
 	slices.SortStableFunc(ordered, func(a, b declaredLimit) int { return cmp.Compare(d.rank(&a), d.rank(&b)) })
 	for _, l := range ordered {
 		if err := d.defineOne(l); err != nil {
@@ -141,7 +140,7 @@ func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 	return nil
 }
 
-// rank is 1 for a limit that the store has already, perhaps of another owner.
+// rank is 1 for a limit that the store has already, perhaps with another owner.
 func (d *declared) rank(l *declaredLimit) int {
 	if old := d.limiter.Limit(l.Name); old != nil && old.Limit == l.Limit {
 		return 1
@@ -149,8 +148,9 @@ func (d *declared) rank(l *declaredLimit) int {
 	return 0
 }
 
-// inFile says of a limit that the store refuses in which line of the file it is. An unchanged
-// file may be refused because of an override, which the file does not show.
+// inFile adds to an error about a limit that the store refuses the line of the file in which
+// the limit is. An unchanged file may be refused because of an override, which the file does
+// not show.
 func (d *declared) inFile(l declaredLimit, err error) error {
 	if l.line == 0 {
 		return err
@@ -356,7 +356,8 @@ func (d *declared) remedy(restart string) string {
 	return "a change of the file or " + restart + " puts them in force"
 }
 
-// names joins names, or sentences about them. Of more than maxListed it has the first ones.
+// names joins names, or sentences about them, into one text. If there are more than maxListed,
+// the text has the first ones.
 func names(list []string, sep string) string {
 	if more := len(list) - maxListed; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(list[:maxListed], sep), more)

@@ -15,7 +15,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// DoctorCmd checks what a service depends on. It changes nothing.
+// DoctorCmd checks everything that a service depends on. DoctorCmd changes nothing.
 type DoctorCmd struct {
 	Config  string        `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"Check this configuration file and the store that it names."`
 	Store   string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Check this store."`
@@ -45,13 +45,13 @@ const (
 	verdictProblem = "problem"
 )
 
-// finding is the result of a check.
+// finding is the result of one check.
 type finding struct{ verdict, check, found, advice string }
 
 // examination collects findings.
 type examination struct {
 	findings []finding
-	declared *config.File // the file of --config, or nil
+	declared *config.File // settings of the file given by --config, or nil
 }
 
 func (x *examination) ok(check, found string, args ...any) {
@@ -74,7 +74,8 @@ func (x *examination) judge(wrong bool, verdict, check, advice, found string, ar
 	x.findings = append(x.findings, finding{verdict, check, fmt.Sprintf(found, args...), advice})
 }
 
-// judgeList adds the finding good if a list is empty, else verdict with bad and the list.
+// judgeList adds the finding good if a list is empty, otherwise verdict with the text bad and
+// the list.
 func (x *examination) judgeList(list []string, verdict, check, advice, bad, good string) {
 	if len(list) == 0 {
 		x.ok(check, "%s", good)
@@ -180,13 +181,14 @@ func (x *examination) down(url string, err error) {
 	x.problem("store", "until it answers, calls are answered by the on_store_error of their limits", "%s does not answer: %v", redact(url), err)
 }
 
-// Thresholds of findings.
+// Thresholds for findings.
 const (
 	skewWarning = 100 * time.Millisecond
 	skewProblem = 5 * time.Second
 )
 
-// clock judges the difference of two clocks, ahead, whose error is at most wrong.
+// clock judges by how much two clocks differ (ahead), if the measurement's error is at most
+// wrong.
 func (x *examination) clock(whose string, ahead, wrong time.Duration) {
 	way, apart := "ahead of", ahead
 	if ahead < 0 {
@@ -218,7 +220,7 @@ func (x *examination) limits(s store.Store) {
 	}
 }
 
-// timeoutError returns err, or a plain error if it is a timeout.
+// timeoutError returns err, or a plain error in its place if it is a timeout.
 func timeoutError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("no answer in time")

@@ -69,7 +69,7 @@ func (x *examination) postgres(ctx context.Context, url string) {
 	}
 	x.clock("the database's clock", c.ClockAhead, c.ClockError)
 	x.postgresSchema(c)
-	if c.Schema == pgstore.SchemaVersion && len(c.Untrusted) == 0 { // reading them would run what is not trusted
+	if c.Schema == pgstore.SchemaVersion && len(c.Untrusted) == 0 { // reading the tables would run code that is not trusted
 		x.postgresLimits(ctx, url)
 	}
 	x.postgresEngine(c)
@@ -123,7 +123,7 @@ func (x *examination) postgresEngine(c *pgstore.Condition) {
 
 func (x *examination) postgresRoles(c *pgstore.Condition) {
 	own := "connect the service as a role of its own, and grant dipwell_service to it, or dipwell_admin when it defines limits"
-	if c.Portable { // tables without roles
+	if c.Portable { // these tables come without roles
 		own = "connect the service as a role of its own with rights on the tables of the schema dipwell"
 	} else {
 		x.judgeList(c.MissingRoles, verdictWarning, "roles", "create those that the server does not have, then run as the owner of the schema: select dipwell_internal.grant_roles()",
@@ -152,7 +152,7 @@ func (x *examination) postgresTrust(c *pgstore.Condition) {
 	}
 }
 
-// A table with more than manyRows gets a warning if its last sweep was longSince ago.
+// A table with more than manyRows rows gets a warning if its last sweep was longSince ago.
 const (
 	manyRows  = 100_000
 	longSince = time.Hour
@@ -196,7 +196,7 @@ func (x *examination) redis(ctx context.Context, url string) {
 	for i := range list {
 		x.redisNode(&list[i], config.AllowEviction)
 	}
-	config.Poll, config.AllowEviction = -1, true // redisNode has given a verdict on it
+	config.Poll, config.AllowEviction = -1, true // redisNode has given a verdict on eviction already
 	store, err := redisstore.New(ctx, db, config)
 	if err != nil {
 		x.problem("store", "", "%v", timeoutError(err))

@@ -20,7 +20,7 @@ func openFile(_ context.Context, url string, o *storeOptions) (closer, error) {
 		return nil, err
 	}
 	if o.once {
-		every = filestore.Each // so that the answer is printed once it is on the disk
+		every = filestore.Each // so that the answer is printed only when it is on the disk
 	}
 	s, err := filestore.Open(path, filestore.Config{Every: every, MaxKeys: o.maxKeys, MaxKeyBytes: o.maxKeyBytes, MaxHolds: o.maxHolds, MaxOverrides: o.maxOverrides, OnError: o.report})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // readers make flags read numbers and lengths of time as files and the API do. The
-// parser's own readers take 010 for 8, and do not know days.
+// parser's own readers would take 010 for 8, and do not know days.
 func readers() []kong.Option {
 	return []kong.Option{
 		kong.KindMapper(reflect.Int, kong.MapperFunc(readInt)),

@@ -44,7 +44,7 @@ func (c *SettleCmd) Run(e *env) error {
 		Costs []int64 `json:"costs,omitempty"`
 		Note  string  `json:"note,omitempty"`
 	}{Hold: c.Hold, Costs: c.Cost, Note: c.Note}
-	if len(c.Cost) == 1 { // errors name the flag
+	if len(c.Cost) == 1 { // so that errors name the flag
 		body.Cost, body.Costs = &c.Cost[0], nil
 	}
 	return c.decide(e, "/v1/settle", body)

@@ -104,7 +104,7 @@ func (c *InspectCmd) Run(e *env) error {
 	return nil
 }
 
-// state says what a key has, and under which plan.
+// state says what a key's bucket and overrides are, and the plan of its row.
 func (a *answer) state() string {
 	left := a.remaining() + fullIn(a.ResetAfter)
 	switch {
@@ -112,7 +112,7 @@ func (a *answer) state() string {
 		return a.by() + ": blocked until " + clock(a.BlockedUntil) + "; then " + left
 	case a.Mode == "blocked":
 		return a.by() + ": blocked; without that " + left
-	case a.Row != nil: // the plan of the last calls
+	case a.Row != nil: // the row is under the plan of the last calls
 		row := answer{Plan: a.Row.Plan, Capacity: a.Row.Capacity, Remaining: a.Row.Remaining}
 		return row.by() + ": " + row.remaining() + fullIn(a.Row.Reset) + "; a call without a plan: " + left
 	}

@@ -70,8 +70,8 @@ func (c *LimitsCmd) all(e *env) (list []json.RawMessage, err error) {
 	return nil, fmt.Errorf("the server has more than %d pages of limits", maxLimitsPages)
 }
 
-// printLimit prints a limit as dipwell.ParseLimit reads it, and its owner. If a setting is
-// of a newer server, it prints what the server sent.
+// printLimit prints a limit as dipwell.ParseLimit reads it, and its owner. If a setting
+// comes from a newer server, printLimit prints what the server sent.
 func printLimit(e *env, raw json.RawMessage) error {
 	var m map[string]any
 	in := json.NewDecoder(bytes.NewReader(raw))
@@ -82,7 +82,7 @@ func printLimit(e *env, raw json.RawMessage) error {
 	l, err := server.ParseLimit(raw)
 	if err != nil {
 		fmt.Fprintf(e.stdout, "%v: %v  (%v)\n", m["name"], m, m["owner"])
-		return nil //nolint:nilerr // all of it was printed
+		return nil //nolint:nilerr // everything was printed
 	}
 	rate := ""
 	if m["present_rate"] != nil {

@@ -17,8 +17,8 @@ import (
 // repeatAfter is the time after which a repeated error is logged again.
 const repeatAfter = time.Minute
 
-// A logger is the log of a service. An error that repeats, for example while a store is
-// down, is logged once in repeatAfter.
+// A logger writes the log of a service. An error that repeats, for example while a
+// store is down, is logged once in repeatAfter.
 type logger struct {
 	to   io.Writer
 	json *slog.Logger // nil for plain text
@@ -27,7 +27,7 @@ type logger struct {
 	at   time.Time
 }
 
-// setFormat sets the format of the log. It must be called before anything is
+// setFormat sets the format of the log. setFormat must be called before anything is
 // logged. The format also applies to net/http, gRPC and the packages log and slog.
 func (l *logger) setFormat(format string) {
 	if l.json != nil {
@@ -40,7 +40,7 @@ func (l *logger) setFormat(format string) {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(l.slog().Handler(), slog.LevelError).Writer()))
 }
 
-// jsonLog writes JSON. A duration is in µs, and its name ends in _us.
+// jsonLog writes log lines as JSON. A duration is in µs, and its name ends in _us.
 func jsonLog(to io.Writer) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration {
@@ -64,7 +64,7 @@ func (l *logger) slog() *slog.Logger {
 }
 
 // prefixed writes lines of slog's TextHandler with the words of the message first, after the
-// name of the program. An error may have several lines.
+// name of the program. An error in such a line may itself have several lines.
 type prefixed struct{ to io.Writer }
 
 func (p prefixed) Write(line []byte) (int, error) {
@@ -94,7 +94,7 @@ func (l *logger) warn(format string, args ...any) {
 	l.line(slog.LevelWarn, fmt.Sprintf(format, args...))
 }
 
-// reloadError logs that a reload failed. what names what is still used.
+// reloadError logs that a reload failed. what names what stays in use.
 func (l *logger) reloadError(what string, err error) {
 	if l.json != nil {
 		l.json.Error(what, "error", err.Error())
@@ -107,11 +107,11 @@ func (l *logger) line(level slog.Level, text string) {
 	l.slog().Log(context.Background(), level, text)
 }
 
-// errLogged ends a command with status 2. The error has been logged.
+// errLogged ends a command with status 2. The error itself has already been logged.
 var errLogged = errors.New("logged")
 
-// logFinal logs the error that ends a command in JSON. It returns other errors,
-// which run prints.
+// logFinal logs, in JSON, the error that ends a command. It returns other
+// errors, which run prints.
 func (l *logger) logFinal(err error) error {
 	if err == nil || l.json == nil {
 		return err

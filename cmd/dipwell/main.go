@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	_ "time/tzdata" // calendars must not depend on the machine's time zone files
+	_ "time/tzdata" // so that calendars do not depend on the machine's time zone files
 	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
@@ -50,14 +50,14 @@ type commands struct {
 	Help       HelpCmd       `cmd:"" help:"Describe the program, or one command."`
 }
 
-// HelpCmd is for the list of commands; run makes a --help of it.
+// HelpCmd exists for the list of commands; run turns it into --help.
 type HelpCmd struct {
 	Command []string `arg:"" optional:"" help:"Such as take, or migrate up."`
 }
 
 func (HelpCmd) Help() string { return "Example: dipwell help take" }
 
-// meant returns the arguments that stand for others: of help and of --version.
+// meant returns the arguments that others stand for: those of help and of --version.
 func meant(args []string) []string {
 	switch {
 	case args[0] == "help" && !slices.Contains(args, "--help"):
@@ -91,7 +91,7 @@ type env struct {
 	stderr *output
 }
 
-// errRefused ends a command with status 1. The answer has been printed.
+// errRefused ends a command with status 1. The command has already printed the answer.
 var errRefused = errors.New("refused")
 
 // exit is the panic by which the parser ends run, as after --help.
@@ -114,7 +114,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		kong.Writers(out, errs), kong.Exit(func(c int) { panic(exit(c)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}))...)
 	if err != nil {
-		panic(err) // a bug in commands
+		panic(err) // an error is a bug in the list of commands
 	}
 	if len(args) == 0 {
 		shortHelp(errs, parser)

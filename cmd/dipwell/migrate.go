@@ -27,7 +27,7 @@ type MigrateCmd struct {
 // connectTimeout bounds how long the end of a connection may take.
 const connectTimeout = 5 * time.Second
 
-// database is the flag that names a database.
+// database has the flag that names a database.
 type database struct {
 	Store string `placeholder:"URL" env:"DIPWELL_STORE" help:"The database: postgres://USER@HOST/DATABASE."`
 }
@@ -92,7 +92,7 @@ func (t tables) options(url string) (pgstore.MigrateOptions, error) {
 }
 
 // engineOf returns the engine that the scheme of a URL names. For any other
-// scheme it is found by the server's answer.
+// scheme the server's answer tells the engine.
 func engineOf(url string) string {
 	switch scheme, _, _ := strings.Cut(url, "://"); scheme {
 	case "yugabyte":
@@ -249,7 +249,7 @@ func (c *MigratePrintCmd) Run(e *env) error {
 	return printMigration(e.stdout, c.For, o)
 }
 
-// migrationTools are the values of --for. Those without a template read the statements alone.
+// migrationTools are the values of --for. Tools without a template read the statements alone.
 var migrationTools = []string{"psql", "goose", "dbmate", "flyway", "alembic", "django", "prisma", "rails", "supabase", "pg_tle"}
 
 //go:embed migrations

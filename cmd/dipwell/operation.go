@@ -27,8 +27,8 @@ func (s *settings) checkOperation() error {
 	return tracing.CheckEndpoint(s.OTLPEndpoint)
 }
 
-// hasher returns what hashes keys for logs and traces: with the store's secret if it has
-// one, so that the hashes are the same, and otherwise with a secret of this process.
+// hasher returns the function that hashes keys for logs and traces: with the store's secret if
+// it has one, so that the hashes are the same, and otherwise with a secret of this process.
 func (s *settings) hasher() (*keyhash.Hasher, error) {
 	if s.keySecret == nil {
 		return keyhash.RandomHasher(), nil
@@ -66,7 +66,7 @@ func (s *service) reloadTLS() {
 	s.info("certificate read again: good until %s", s.tls.NotAfter().UTC().Format("2006-01-02 15:04:05Z"))
 }
 
-// secure is a listener's TLS, nil for plain text.
+// secure returns the TLS settings of a listener, nil for plain text.
 func (s *service) secure(protocols ...string) *tls.Config {
 	if s.tls == nil {
 		return nil

@@ -16,8 +16,8 @@ import (
 // ends as if its answer had been printed.
 //
 // Keys, notes and names come from others. Characters that control a terminal, or the order in
-// which it shows a text, are written as \u and their number; only ends of lines and tabs
-// are not. In JSON that is the same text.
+// which it shows a text, are written as \u and their number, except ends of lines and tabs.
+// In JSON the escaped text means the same.
 type output struct {
 	to   io.Writer
 	mu   sync.Mutex
@@ -36,8 +36,8 @@ func (o *output) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// escape returns b without control characters. It keeps an unfinished character for the next
-// call.
+// escape returns b without control characters. escape keeps an unfinished character for the
+// next call.
 func (o *output) escape(b []byte) []byte {
 	b = append(o.rest, b...)
 	out := make([]byte, 0, len(b))
@@ -46,7 +46,7 @@ func (o *output) escape(b []byte) []byte {
 		if isControl(r) {
 			out = fmt.Appendf(out, `\u%04x`, r)
 		} else {
-			out = utf8.AppendRune(out, r) // U+FFFD for a byte that is not UTF-8
+			out = utf8.AppendRune(out, r) // U+FFFD stands for a byte that is not UTF-8
 		}
 		b = b[n:]
 	}

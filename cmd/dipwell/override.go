@@ -41,7 +41,7 @@ func (OverrideSetCmd) Help() string {
 func (c *OverrideSetCmd) Run(e *env) error {
 	body := struct {
 		*OverrideSetCmd
-		Limit string  `json:"limit,omitempty"` // is in the path
+		Limit string  `json:"limit,omitempty"` // the limit is in the path of the request
 		Rate  *int64  `json:"rate,omitempty"`
 		Per   *string `json:"per,omitempty"`
 		For   string  `json:"for,omitempty"`
@@ -83,7 +83,7 @@ func (c *OverrideSetCmd) Run(e *env) error {
 
 func overridesPath(limit string) string { return "/v1/limits/" + url.PathEscape(limit) + "/overrides" }
 
-// overrideKind is a flag: which of a key's overrides.
+// overrideKind is a flag that says which of a key's overrides is meant.
 type overrideKind struct {
 	Kind *string `enum:"standing,temporary,automatic" help:"standing, which has no end, temporary, or automatic: a block that a refusal began."`
 }

@@ -63,7 +63,7 @@ func (c *ReplayCmd) Run(e *env) error {
 	rep, err := replay.Run(e.ctx, in, o)
 	bar.finish()
 	err = flag(err)
-	if f, ok := sink.(io.Closer); ok { // not standard output
+	if f, ok := sink.(io.Closer); ok { // all but standard output
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
@@ -105,8 +105,8 @@ func (c *ReplayCmd) options() (o replay.Options, err error) {
 	return o, nil
 }
 
-// limits sets the limits of --config, with its trusted proxies and the names that --limit
-// asks of them; or without --config, the limits of --limit.
+// limits sets the limits of --config, its trusted proxies, and the names that --limit
+// asks for; or without --config, the limits of --limit.
 func (c *ReplayCmd) limits(o *replay.Options) error {
 	if c.Config == "" {
 		if len(c.Limit) == 0 {
@@ -172,7 +172,8 @@ func (c *ReplayCmd) sink(stdout io.Writer) (io.Writer, error) {
 	return os.Create(c.Decisions)
 }
 
-// same reports whether two paths are the same file. The log must not be overwritten.
+// same reports whether two paths lead to the same file. The decisions must not overwrite the
+// log.
 func same(a, b string) bool {
 	x, err := os.Stat(a)
 	if err != nil {
@@ -192,8 +193,8 @@ func savePlot(rep *replay.Report, path string) error {
 
 // bar shows progress if standard error is a terminal.
 type bar struct {
-	out  io.Writer // nil if it is not
-	last time.Time // of a line
+	out  io.Writer // nil if standard error is not a terminal
+	last time.Time // when the line was last written
 }
 
 func newBar(stderr *output) *bar {
@@ -203,7 +204,7 @@ func newBar(stderr *output) *bar {
 	return &bar{}
 }
 
-// show writes the line again, at most ten times a second.
+// show writes the progress line again, at most ten times a second.
 func (b *bar) show(stage string, done, total int64) {
 	if b.out == nil || time.Since(b.last) < 100*time.Millisecond {
 		return

@@ -22,7 +22,7 @@ import (
 // ServeCmd runs the service.
 type ServeCmd struct {
 	Config       string `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"YAML file. It is read again when it changes, and on SIGHUP."`
-	kong.Plugins        // the result of serveFlags
+	kong.Plugins        // the result of serveFlags, embedded as flags
 }
 
 func (ServeCmd) Help() string {
@@ -43,7 +43,7 @@ A flag comes before its environment variable, that before the file, and that bef
 const gcPercent = 150
 
 // memoryLimit is GOMEMLIMIT unless the environment sets it. What clients can make the
-// process keep on its heap stays below it, so that garbage does not add half as much again.
+// process keep on its heap stays below it; without it garbage would add half as much again.
 const memoryLimit = 1 << 30
 
 // Run opens everything, serves until e.ctx ends, and closes in reverse order.
@@ -53,7 +53,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	_ = c.overwrite(given) // only for the format of the log while the file is read; settings reports the errors
 	log.setFormat(given.LogFormat)
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // SIGHUP reloads files, and must not end a service without files
+	signal.Notify(hangups, syscall.SIGHUP) // SIGHUP reloads files, and must not end a service without files either
 	defer signal.Stop(hangups)
 	defer func() { err = log.logFinal(err) }()
 	set, err := c.settings()
@@ -115,7 +115,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	})
 	s.server.Gauge("dipwell_config_drift", "Limits of the flags and the file that differ in the store or are missing there.", s.declared.drifted)
 	s.server.LogRefusals(e.ctx, log.slog(), set.LogRefusals, hasher.Redact)
-	defer s.countKeys(set.TopKeys)() // before the store is closed
+	defer s.countKeys(set.TopKeys)() // runs before the store is closed
 	if err = s.openTLS(set); err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func (s *settings) site(l net.Listener) server.Site {
 		Open: slices.Contains(s.OpenListeners, "listen"), NoMetrics: slices.Contains(s.AdminOnly, "metrics"), NoLimits: slices.Contains(s.AdminOnly, "limits")}
 }
 
-// warnIfOpen warns if everybody who reaches a listener may use every key.
+// warnIfOpen warns if anybody who reaches a listener may use every key.
 func (s *service) warnIfOpen(setting string, l net.Listener) {
 	if !server.IsLoopback(l) && len(s.started.Callers) == 0 && s.started.ClientCA == "" {
 		s.warn("warning: %s: whoever reaches %s may take from every key, because the address is not loopback and there are no callers", setting, l.Addr())
@@ -231,7 +231,7 @@ func (s *service) warnIfOpen(setting string, l net.Listener) {
 
 func closeAll(ls []server.Listener) {
 	for _, l := range ls {
-		_ = l.Close() // an error means that it is closed already
+		_ = l.Close() // an error means that the listener is closed already
 	}
 }
 

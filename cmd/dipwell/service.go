@@ -25,7 +25,7 @@ type service struct {
 	rls     *rls.Service  // nil without --grpc and --rls-config
 	tls     *server.TLS   // nil for plain text
 	tracer  *tracing.Tracer
-	started *settings // settings at the start, for those that need a restart
+	started *settings // settings at the start, kept for those that change only by a restart
 	last    *settings // settings that were last put in force
 	*logger
 
@@ -42,7 +42,7 @@ func (s *service) reload() {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	set, err := s.cmd.settings()
-	if err == nil && len(s.last.Callers) > 0 && set.Callers == nil { // the file may have been cut off
+	if err == nil && len(s.last.Callers) > 0 && set.Callers == nil { // the file may have been cut off while it was written
 		err = errors.New("callers: are missing; callers: [] says that anybody may call")
 	}
 	unchanged := ""
@@ -55,7 +55,7 @@ func (s *service) reload() {
 	s.reloadFailed.Store(err != nil)
 	if err != nil {
 		if s.declared.postponeDrop(); s.cmd.Config != "" && !strings.Contains(err.Error(), s.cmd.Config) {
-			err = inFile(s.cmd.Config, err) // or in a file that it names
+			err = inFile(s.cmd.Config, err) // the error may be about the file or one that it names
 		}
 		s.reloadError("the last good configuration stays in force", err)
 		return
@@ -71,10 +71,10 @@ func (s *service) reload() {
 	}
 }
 
-// apply puts settings in force. The limits are already checked, so that only the
-// store can fail.
+// apply puts settings in force. The limits have been checked already, so only
+// the store can fail.
 func (s *service) apply(set *settings) error {
-	if s.proxy != nil { // also if the settings no longer name an upstream, which needs a restart
+	if s.proxy != nil { // also if the settings no longer name an upstream, since that needs a restart
 		if err := set.checkProxied(); err != nil {
 			return err
 		}
@@ -84,7 +84,7 @@ func (s *service) apply(set *settings) error {
 		return err
 	}
 	c := set.server()
-	c.Shadow = s.started.Shadow // needs a restart, as in the store
+	c.Shadow = s.started.Shadow // a change needs a restart, as for the store
 	s.server.Set(c)
 	for _, warning := range set.unknownLimits(func(limit string) bool { return s.limiter.Limit(limit) != nil }) {
 		s.warn("warning: %s", warning)
@@ -97,7 +97,7 @@ func (s *service) apply(set *settings) error {
 	}
 	err := s.proxy.Use(set.names())
 	if unchanged && errors.Is(err, dipwell.ErrUnknownLimit) {
-		return nil // drift, which is logged; an unchanged file defines nothing
+		return nil // limits that differ are drift, which is logged; an unchanged file defines nothing
 	}
 	return err
 }

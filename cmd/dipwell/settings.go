@@ -20,12 +20,12 @@ import (
 )
 
 // settings are the settings of a service. A flag has precedence over the
-// environment, that over the file, and that over the default.
+// environment, the environment over the file, and the file over the default.
 type settings struct {
 	config.File
 	given     map[string]bool // settings in flags or the environment
 	token     string
-	tokenFile string // file of the token; "" if it is from the environment, or there is none
+	tokenFile string // file of the token; "" if the token is from the environment, or there is none
 	callers   []server.Caller
 	keySecret []byte // nil if keys are stored as text
 }
@@ -51,8 +51,8 @@ func (c *ServeCmd) settings() (*settings, error) {
 	return s, err
 }
 
-// checkFiles returns an error for a pipe or the like. A service reads its files again, and
-// would find a pipe empty.
+// checkFiles returns an error if a file is a pipe or the like. A service reads its files
+// again, and would find a pipe empty.
 func (c *ServeCmd) checkFiles(s *settings) error {
 	paths := []string{c.Config, s.AdminTokenFile, s.KeySecretFile, s.TLSCert, s.TLSKey, s.ClientCA, s.RLSConfig}
 	for _, caller := range s.Callers {
@@ -101,7 +101,7 @@ func (c *ServeCmd) overwrite(s *settings) error {
 			continue
 		}
 		if (setting.Name == "store" || setting.Name == "data") && !s.given["store"] {
-			s.Store, s.Data = "", "" // a flag of either replaces both of the file
+			s.Store, s.Data = "", "" // a flag for either replaces both settings of the file
 		}
 		s.given[setting.Name] = true
 		errs = append(errs, setting.Set(&s.File, texts...))
@@ -166,9 +166,9 @@ func uniqueLimits(list []dipwell.Limit) error {
 	return nil
 }
 
-// keySecret returns the secret of hashed keys, or nil if keys are stored as text. A file from a
-// flag or the environment (given) has precedence over the variable, and that over a file of the
-// configuration.
+// keySecret returns the secret of hashed keys, or nil if keys are stored as text. A file named
+// by a flag or the environment (given) has precedence over the variable with the secret, and
+// this over a file named in the configuration.
 func keySecret(path string, given bool) (b []byte, err error) {
 	if value := os.Getenv("DIPWELL_KEY_SECRET"); value != "" && !given {
 		b = []byte(value)
@@ -181,7 +181,7 @@ func keySecret(path string, given bool) (b []byte, err error) {
 	return b, err
 }
 
-// readSecret reads a secret from a file and trims space.
+// readSecret reads a secret from a file and trims white space.
 func readSecret(setting, path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -17,7 +17,7 @@ func (s *service) logStart(set *settings) {
 	s.slog().Info("starting", attrs...)
 }
 
-// logListening says that a listener is open, and the address of the page if the listener has
+// logListening logs that a listener is open, and the address of the page if the listener has
 // it.
 func (s *service) logListening(what, at, page string) {
 	if s.json != nil {

@@ -46,14 +46,14 @@ var openers = map[string]func(ctx context.Context, url string, o *storeOptions) 
 // storeOptions are settings of a store and of the stack around it. Some apply only to
 // stores outside this process.
 type storeOptions struct {
-	once bool // for one command: the store gets no layers, and its server must answer
+	once bool // for a single command: the store gets no layers, and its server must answer
 
 	wait bool // wait for a role or a database that the server rejects
-	// Bounds of a store in this process; 0: the store's default.
+	// Bounds for a store in this process; 0: the store's default.
 	maxKeys, maxHolds, maxOverrides int
 	maxKeyBytes                     int64
 	denyMaxAge                      time.Duration
-	keySecret                       []byte // nil: keys are stored as they are
+	keySecret                       []byte // nil: keys are stored as text
 	shadow                          bool
 	outer                           func(store.Store) store.Store
 	tally                           *tally       // counts batches; may be nil
@@ -180,7 +180,7 @@ func checkStore(url string) error {
 	case strings.HasPrefix(scheme, "redis"):
 		db, _, bad := redisstore.Client(url, redisstore.Config{})
 		if bad != nil {
-			return fmt.Errorf("store %s: %w", redact(url), errors.Unwrap(bad)) // without what Client adds, because the URL says redis already
+			return fmt.Errorf("store %s: %w", redact(url), errors.Unwrap(bad)) // without the words that Client adds, because the URL says redis already
 		}
 		err = db.Close()
 	default:

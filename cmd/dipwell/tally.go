@@ -14,13 +14,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// failedEvery is the least time between two logged errors of calls.
+// failedEvery is the shortest time between two logged errors of calls.
 const failedEvery = 10 * time.Second
 
 // tally counts the batches that go to a store, and reports why calls fail.
 type tally struct {
 	report   func(error)  // called at most once in failedEvery
-	reported atomic.Int64 // when it was called last, Unix ns
+	reported atomic.Int64 // when report was last called, in Unix ns
 
 	sizes, took prometheus.Histogram
 	failures    prometheus.Counter

@@ -35,8 +35,8 @@ type target struct {
 	JSON          bool          `name:"json" help:"Print the answer as JSON."`
 }
 
-// Bounds of what is read of a response: of one that may be a long list, and of others. A
-// longer one is an error.
+// Bounds of what is read of a response: one that may be a long list, and any other. A
+// longer response is an error.
 const (
 	maxAnswer      = 64 << 20
 	maxShortAnswer = 1 << 20
@@ -51,9 +51,9 @@ func readAnswer(res *http.Response, most int64) ([]byte, error) {
 	return b, err
 }
 
-// unreached adds what to do to the error of a connection that was refused.
+// unreached adds advice to the error of a refused connection.
 func unreached(err error) error {
-	if err != nil && strings.Contains(err.Error(), "refused") { // the errors of systems differ
+	if err != nil && strings.Contains(err.Error(), "refused") { // the errors of operating systems differ
 		return fmt.Errorf("%w: is dipwell serve running? It can answer there, or --store URL asks a store without it", err)
 	}
 	return err
@@ -84,7 +84,7 @@ type answer struct {
 	settled      bool              // the hold has ended, although Expires is later
 	Shadow       bool              `json:"shadow"`
 	Source       string            `json:"source"`
-	Detail       string            `json:"detail,omitempty"` // of a refusal that is never allowed
+	Detail       string            `json:"detail,omitempty"` // why a refused call can never be allowed
 	Asked        string            `json:"asked"`            // URL of the server or of the store
 }
 
@@ -109,8 +109,8 @@ func (t *target) decision(b []byte) (a answer, err error) {
 	return a, nil
 }
 
-// AfterApply selects the server or the store. The command line has precedence over
-// the environment, and there a server over a store.
+// AfterApply selects the server or the store. The command line has precedence over the
+// environment, and in the environment the variable of a server over that of a store.
 func (t *target) AfterApply(c *kong.Context) error {
 	given := map[string]bool{}
 	for _, p := range c.Path {
@@ -157,7 +157,7 @@ func (t *target) server() string {
 }
 
 // printAsked prints the URL of the server or store on standard error, for commands
-// whose answer does not have it.
+// whose answer does not contain it.
 func (t *target) printAsked(e *env) { fmt.Fprintln(e.stderr, "dipwell: asked "+t.asked()) }
 
 // list reads the answer to a GET, such as "page of keys", into page. With --json it prints
@@ -187,7 +187,7 @@ func printNext(e *env, flag string, next *string) error {
 	return err
 }
 
-// http is call for a server.
+// http does the work of call for a server.
 func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) {
 	token, err := t.token()
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 
 const tokenVariable = "DIPWELL_ADMIN_TOKEN"
 
-// adminToken returns the token and its file. A file from a flag or the environment
-// has precedence over the variable, and that over a file of the configuration. Both
-// results are empty if there is no token.
+// adminToken returns the token and its file. A file named by a flag or the
+// environment has precedence over the variable with the token, and this over a file
+// named in the configuration. Both results are empty if there is no token.
 func adminToken(path string, given bool) (token, file string, err error) {
 	if token = os.Getenv(tokenVariable); path == "" || token != "" && !given {
 		return token, "", nil
@@ -64,14 +64,14 @@ func (s *settings) readTokens() (err error) {
 	return nil
 }
 
-// Bounds of the token of a caller in bytes: a shorter one can be guessed, or is cut off.
+// Bounds of a caller's token in bytes: a shorter one can be guessed, or was cut off.
 const (
 	minToken = 16
 	maxToken = 256
 )
 
-// callerToken returns the digest of the token of the caller with an index, and adds it to
-// names, those of the callers before it.
+// callerToken returns the digest of the token of the caller with an index, and adds the
+// caller's name to names, which has those of the callers before it.
 func (s *settings) callerToken(i int, names map[[sha256.Size]byte]string) (digest [sha256.Size]byte, err error) {
 	c, setting := &s.Callers[i], fmt.Sprintf("callers[%d].token_file", i)
 	switch c.TokenFile {

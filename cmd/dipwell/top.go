@@ -58,18 +58,18 @@ type topAnswer struct {
 	server.TopLists
 }
 
-// topRate are rates per second, of one limit or of all.
+// topRate has rates per second, for one limit or for all.
 type topRate struct {
 	limit                                string
-	decisions, refused, shadow, fallback float64 // of all only the first two
+	decisions, refused, shadow, fallback float64 // for all limits only the first two are set
 }
 
 // topReport is an answer with the rates since the previous answer.
 type topReport struct {
 	*topAnswer
 	all     topRate
-	byLimit []topRate // those that refuse most first, then the busiest
-	errors  float64   // of the store, per second
+	byLimit []topRate // limits that refuse most first, then the busiest
+	errors  float64   // errors of the store per second
 }
 
 func (c *TopCmd) Run(e *env) error {
@@ -91,7 +91,7 @@ func (c *TopCmd) Run(e *env) error {
 		out = nil
 	}
 	for said := "counting…\n"; ; {
-		if out != nil { // in place of the last report
+		if out != nil { // the new report is written in place of the last one
 			fmt.Fprintf(out, "\x1b[H\x1b[Jdipwell top %s every %v\n%s", time.Now().Format(time.TimeOnly), c.Interval, said)
 		}
 		select {

@@ -31,7 +31,7 @@ func (r *topReport) write(w io.Writer, n int) {
 	for _, l := range r.byLimit[:min(len(r.byLimit), n)] {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t  %s\n", rate(l.decisions), rate(l.refused), rate(l.shadow), rate(l.fallback), plain(l.limit))
 	}
-	_ = t.Flush() // w keeps its error
+	_ = t.Flush() // the writer keeps its error
 	if more := len(r.byLimit) - n; more > 0 {
 		fmt.Fprintf(w, "and %s\n", howMany(more, "more limit"))
 	}
@@ -66,13 +66,13 @@ func writeKeys(w io.Writer, l *server.KeyList, title string) {
 		}
 		fmt.Fprintf(t, "%d\t%d\t%d\t%.1f %%\t  %s %s\n", k.Count, k.Error, k.Count-k.Error, 100*float64(k.Count)/float64(max(l.Counted, 1)), plain(k.Limit), key)
 	}
-	_ = t.Flush() // w keeps its error
+	_ = t.Flush() // the writer keeps its error
 	if l.Unlisted > 0 {
 		fmt.Fprintf(w, "each other key at most %d\n", l.Unlisted)
 	}
 }
 
-// table begins a table of numbers, with a name last, which may be of any length.
+// table begins a table of numbers whose last column is a name of any length.
 func table(w io.Writer, head string) *tabwriter.Writer {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, head)

@@ -16,8 +16,8 @@ func (VersionCmd) Run(e *env) error {
 	return err
 }
 
-// version returns the module's version: a release if the program was built from or
-// installed as one, else the commit.
+// version returns the module's version: a release if the program was built or
+// installed from one, otherwise the commit.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -26,8 +26,8 @@ func version() string {
 	return versionOf(info)
 }
 
-// versionOf returns the version that the go command has stamped, or (devel) if it
-// has stamped none, as with go test.
+// versionOf returns the version that the go command has written into the program,
+// or (devel) if it has written none, as with go test.
 func versionOf(info *debug.BuildInfo) string {
 	if v := info.Main.Version; v != "" {
 		return v

@@ -29,7 +29,7 @@ func (s *Store) place(p *place, d *store.Definition, key string) (err error) {
 
 func (p *place) hash(s *Store, key string) {
 	p.id, p.tag = s.hash(key, p.binding)
-	p.shard = uint32(p.id) & s.mask // the upper bits give its place in the shard
+	p.shard = uint32(p.id) & s.mask // the upper bits of id give the row's place in the shard
 }
 
 // hash is a key's identity, 96 bits by folded multiplication with secret
@@ -53,7 +53,7 @@ func (s *Store) hash(key string, b *binding) (id uint64, tag uint32) {
 		x = uint64(key[0])<<16 | uint64(key[n/2])<<8 | uint64(key[n-1])
 	}
 	hi, lo := bits.Mul64(x^s.secret[1], y^h)
-	hi ^= s.secret[3] ^ uint64(n) // here and not beside y, where it could cancel out a byte of the key
+	hi ^= s.secret[3] ^ uint64(n) // mixed in here and not with y, where it could cancel out a byte of the key
 	lo ^= s.secret[2]
 	lo, hi = lo^b.salt[1], hi^b.salt[0]
 	return max(1, fold(lo, hi)), uint32(fold(lo^h, hi^s.secret[1]))
@@ -97,7 +97,7 @@ func (s *Store) Quick() func(def *store.Definition, key string, verb store.Verb,
 		}
 		i := v.home(id)
 		row := v.at(i)
-		count := fetch(unsafe.Pointer(row), unsafe.Pointer(v.filter.at(tag))) // not read before the lock is held
+		count := fetch(unsafe.Pointer(row), unsafe.Pointer(v.filter.at(tag))) // must not be read before the lock is held
 		sh.mu.Lock()
 		if sh.closed || b.dead.Load() {
 			sh.mu.Unlock()
@@ -141,7 +141,7 @@ func (s *Store) quickOp(def *store.Definition, key string, verb store.Verb, cost
 	if !checked || verb == store.VerbReset {
 		return a, nil, false
 	}
-	var op store.Op // set field by field: a literal would be copied
+	var op store.Op // set field by field, because a literal would be copied
 	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, cost
 	if !s.single(&op, true) || op.Never || op.Shadow { // single has then changed nothing
 		return a, nil, false
@@ -187,9 +187,9 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 		sh.keepPhase(i, op.Phase)
 	}
 	switch {
-	case err != nil || op.Delay > 0: // a reservation must be kept
+	case err != nil || op.Delay > 0: // the reservation must be kept
 		return false
-	case quick && (op.Def != p.def || op.Bound): // an answer of Quick does not say so
+	case quick && (op.Def != p.def || op.Bound): // an answer of Quick cannot say so
 		return false
 	case !write:
 		return true
@@ -197,7 +197,7 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 		return false
 	case found:
 		if sh.rewrite(i, p, op.Key, &row); op.Granted == 0 && op.Verb < store.VerbCharge && s.watched.Load() {
-			s.touch([]Touched{{p.def, op.Key, false}}) // a refusal has moved the row
+			s.touch([]Touched{{p.def, op.Key, false}}) // a refusal has moved the row to another plan
 		}
 		return true
 	}
@@ -209,7 +209,7 @@ func (s *Store) insert(sh *shard, i int, p *place, op *store.Op, row *store.Stat
 	if !sh.ready(1, p.def, op.Key) || !s.room(sh, i, room{1, textOf(p.def, op.Key)}, now) {
 		return false
 	}
-	i, _ = sh.find(p.id, p.tag) // room may have moved rows
+	i, _ = sh.find(p.id, p.tag) // calling room may have moved rows
 	sh.add(i, p, op.Key, op.Phase, row, now, true)
 	sh.maintain(now)
 	return true
@@ -296,7 +296,7 @@ func (sh *shard) add(i int, p *place, key string, phase int64, row *store.State,
 	}
 }
 
-// room is what rows take of MaxKeys and MaxKeyBytes.
+// room is how much of MaxKeys and MaxKeyBytes rows take.
 type room struct{ keys, text int64 }
 
 // add adds n rows of a key.
@@ -332,13 +332,13 @@ func (s *Store) room(sh *shard, i int, n room, now int64) bool {
 	return s.count(n)
 }
 
-// How many slots one call for a new key looks at in a full store. This takes a few
-// microseconds.
+// How many slots a call for a new key looks at if the store is full. This takes a
+// few microseconds.
 const (
 	ownSweep    = 1024
-	otherSweep  = 256  // of one other shard
-	otherSweeps = 1024 // of all other shards
-	lockWork    = 4    // the cost of a lock, in slots
+	otherSweep  = 256  // slots of one other shard
+	otherSweeps = 1024 // slots of all other shards together
+	lockWork    = 4    // the cost of taking a lock, in slots
 )
 
 func (s *Store) count(n room) bool {
@@ -364,7 +364,7 @@ func countOf(of *atomic.Int64, n, most int64) bool {
 	}
 }
 
-// uncount gives back what was counted for rows that were not added.
+// uncount undoes the counting of rows that were not added.
 func (s *Store) uncount(n room) {
 	if n != (room{}) {
 		s.keys.Add(-n.keys)

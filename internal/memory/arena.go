@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	extentBytes = 32 << 10 // what a shard gets at a time
+	extentBytes = 32 << 10 // bytes that a shard gets at a time
 	hugePage    = 2 << 20  // the alignment of chunks
 	largeArena  = 64 << 20
 	extentSlots = extentBytes / unsafe.Sizeof(slot{})
@@ -18,7 +18,7 @@ type arena struct {
 	mu     sync.Mutex
 	chunks []chunk
 	free   []byte // the rest of the last chunk
-	next   []byte // of the chunk after it, if that was allocated ahead
+	next   []byte // the chunk after it, if that was allocated ahead
 	used   int64
 	closed bool
 	touch  sync.WaitGroup
@@ -89,7 +89,7 @@ func (a *arena) chunk() []byte {
 	skip := -uintptr(unsafe.Pointer(&c.mem[0])) % hugePage
 	mem := c.mem[skip : skip+chunkBytes]
 	if len(a.chunks) == 1 {
-		c.advise(mem[hugePage:]) // a small store needs no more
+		c.advise(mem[hugePage:]) // a small store needs no more huge pages
 	} else {
 		c.advise(mem)
 	}

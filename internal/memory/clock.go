@@ -4,7 +4,7 @@ import "time"
 
 // A ticker computes the time between two readings of the system's clock from the
 // processor's time stamp counter. Reading the clock in each call makes a Take 24 %
-// slower. A shard has one, under its lock.
+// slower. Each shard has one ticker, under its lock.
 //
 // The counter is used for at most 2 ms after a reading of the clock, its rate is
 // measured again at each reading, and a counter that jumps is ignored until the
@@ -13,18 +13,18 @@ import "time"
 // because a time before the row's own counts as the row's.
 type ticker struct {
 	us    int64  // the time at the last reading of the clock, in µs
-	part  uint64 // of the µs after it, in 2^-42 µs
-	count uint64 // the counter at that reading
-	most  uint64 // how far the counter may move before the clock must be read again; 0 if the pace is not known
-	pace  uint64 // length of a count, in 2^-42 µs
-	nanos int64  // the system's clock at that reading, since the store was made
+	part  uint64 // fraction of the µs after us, in 2^-42 µs
+	count uint64 // value of the counter at that reading
+	most  uint64 // how far the counter may move before the clock must be read again; 0 if the pace is unknown
+	pace  uint64 // length of one count, in 2^-42 µs
+	nanos int64  // the system's clock at that reading, in ns since the store was made
 }
 
 const (
 	reliance   = int64(time.Millisecond)
 	measured   = int64(10 * time.Second) // ns: over a longer time the machine may have slept, and the pace be wrong
 	mostRelied = 6_000_000               // counts: 1 ms at 6 GHz
-	mostPace   = 16 << 42 / 1000         // 16 ns a count
+	mostPace   = 16 << 42 / 1000         // a pace of 16 ns for each count
 	mostApart  = 1 << 12                 // counts: two readings that are closer count as one instant
 )
 
@@ -42,7 +42,7 @@ func (t *ticker) read(start time.Time, epoch int64, count uint64) int64 {
 	us := epoch + nanos/1000
 	last := *t
 	if since := nanos - last.nanos; last.count != 0 && since < reliance/2 && last.most == 0 {
-		return us // too soon to measure
+		return us // too soon after the last reading to measure the pace
 	}
 	*t = ticker{us: us, part: uint64(nanos%1000) << 42 / 1000, count: count, nanos: nanos}
 	if counter()-count > mostApart { // the thread was interrupted between the two readings

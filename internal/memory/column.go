@@ -3,7 +3,7 @@ package memory
 import "unsafe"
 
 // A column has a value for each slot of a shard, in memory of its own. A shard without
-// rows that need such a value has none. The size of T divides extentBytes.
+// rows that need such a value has an empty column. The size of T divides extentBytes.
 type column[T any] struct {
 	on    bool // every slot has room for a value
 	parts []unsafe.Pointer
@@ -45,16 +45,16 @@ func (c *column[T]) set(i int, v T) {
 	}
 }
 
-// side has what some rows have besides their slots.
+// side has values that some rows have besides their slots.
 type side struct {
-	text  uint32 // where the text of the key begins; 0: it has none
-	phase int64  // of the key (see Op.Phase), or 0 if it is not known yet. It depends on the limit's name and the key alone
+	text  uint32 // where the text of the key begins in memory; 0: the text is not kept
+	phase int64  // phase of the key's windows (see Op.Phase), or 0 if it is not known yet. phase depends on the limit's name and the key alone
 	low   low
 }
 
 // A low has what a Take needs to know of the records of a row.
 type low struct {
-	used int64 // the last of the row's lows
+	used int64 // the last entry of the row's lows
 	due  int64 // µs: before this time no record ends
 }
 

@@ -11,8 +11,8 @@ import (
 type Changes struct {
 	Row     store.State
 	Found   bool             // false: the table has no row, because the bucket is full or the limit is gone
-	Records []store.Record   // made or changed
-	Ended   []store.RecordID // of the records that are gone
+	Records []store.Record   // records that were made or changed
+	Ended   []store.RecordID // ids of the records that are gone
 }
 
 // Changes returns the row of a key, and those of its records that changed since
@@ -74,8 +74,8 @@ func (s *Store) PutRecords(d *store.Definition, key string, records []store.Reco
 	return nil
 }
 
-// PutOverride sets an override with its ID and Version. Put it before the row of its
-// key. The error is store.ErrFull if there is no room.
+// PutOverride sets an override with its ID and Version. Put an override before the
+// row of its key. The error is store.ErrFull if there is no room.
 func (s *Store) PutOverride(d *store.Definition, o *store.Override) error {
 	sh, p := s.lockKey(d, o.Key)
 	if sh == nil {
@@ -136,15 +136,15 @@ func (s *Store) Override(d *store.Definition, key string) *store.Override {
 	return sh.overrideOf(&p)
 }
 
-// PutReservation adds a reservation that another store made. PutRecords adds its
+// PutReservation adds a reservation that another store made. Call PutRecords for its
 // records; a part without a record gives nothing back. The error is store.ErrFull if
 // there is no room.
 func (s *Store) PutReservation(id store.Reservation, h store.Pending) error {
 	return put(s, &s.reservations, id, h)
 }
 
-// PutHold adds a hold that another store made. PutRecords adds its records. The error
-// is store.ErrFull if there is no room.
+// PutHold adds a hold that another store made. Call PutRecords for the hold's
+// records. The error is store.ErrFull if there is no room.
 func (s *Store) PutHold(id string, h store.Hold) error { return put(s, &s.holds, id, h) }
 
 func put[K comparable, V any](s *Store, l *ledger[K, V], id K, v V) error {
@@ -158,7 +158,7 @@ func put[K comparable, V any](s *Store, l *ledger[K, V], id K, v V) error {
 
 // Touched is a key that a call or a sweep changed.
 type Touched struct {
-	Def      *store.Definition // of the base
+	Def      *store.Definition // the base definition of the key's limit
 	Key      string
 	GaveBack bool // fewer units may be in use than before, or the override may be another
 }
@@ -204,7 +204,7 @@ func (s *Store) touch(keys []Touched) {
 	s.swept = append(s.swept, keys...)
 }
 
-// ChangedReservations and ChangedHolds return those that were added, changed or
-// removed since the previous call.
+// ChangedReservations and ChangedHolds return the ids that were added, changed
+// or removed since the previous call.
 func (s *Store) ChangedReservations() []store.Reservation { return s.reservations.changed() }
 func (s *Store) ChangedHolds() []string                   { return s.holds.changed() }

@@ -8,7 +8,7 @@ import "math/bits"
 // anew when filterKeys keys were added for each word: then about 1 in 250 keys without an
 // override passes.
 type filter struct {
-	words []uint64 // their number is a power of two, or 0
+	words []uint64 // the words; their number is a power of two, or 0
 	added int
 }
 
@@ -24,7 +24,7 @@ func (f *filter) at(tag uint32) *uint64 {
 
 // bitsOf returns the bits of a key in its word.
 func bitsOf(id uint64) uint64 {
-	id >>= 8 // the lower bits are those of the shard
+	id >>= 8 // the lower bits choose the shard
 	return 1<<(id&63) | 1<<(id>>6&63) | 1<<(id>>12&63) | 1<<(id>>18&63) | 1<<(id>>24&63) | 1<<(id>>30&63)
 }
 
@@ -47,7 +47,7 @@ func (sh *shard) filterOverride(k *keyExtras) {
 		f.add(k)
 		return
 	}
-	*f = filter{words: make([]uint64, 1<<bits.Len(uint(sh.due.Len()/2)))} // has room for twice as many
+	*f = filter{words: make([]uint64, 1<<bits.Len(uint(sh.due.Len()/2)))} // has room for twice as many keys
 	for _, k := range sh.due.items {
 		if k.override != nil {
 			f.add(k)

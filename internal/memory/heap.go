@@ -1,10 +1,10 @@
 package memory
 
-// A heapOf has on top the item that is before all others.
+// A heapOf has the item that comes before all others on top.
 type heapOf[T any] struct {
 	items  []T
 	before func(a, b T) bool
-	at     func(item T) *int // where an item keeps its index
+	at     func(item T) *int // returns where an item keeps its index
 }
 
 func (h *heapOf[T]) Len() int           { return len(h.items) }

@@ -21,7 +21,7 @@ func (sh *shard) scan(work int, do func(p *slot, i int)) {
 	}
 }
 
-// scanSome scans from the first row whose hash sorts at from or later.
+// scanSome scans from the first row whose hash is at or after from in their order.
 func (sh *shard) scanSome(from uint64, work int, do func(p *slot, i int)) (next uint64, done bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -42,10 +42,10 @@ func (sh *shard) scanSome(from uint64, work int, do func(p *slot, i int)) (next 
 	return 0, true
 }
 
-// first returns the slot of the first row whose hash sorts at from or later.
+// first returns the slot of the first row whose hash is at or after from in their order.
 func (sh *shard) first(from uint64) int {
 	i, _ := sh.find(from, 0)
-	for i > 0 && sh.at(i-1).id == from { // find stops after rows with another tag
+	for i > 0 && sh.at(i-1).id == from { // find stops after rows with the same hash and another tag
 		i--
 	}
 	return i

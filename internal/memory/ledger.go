@@ -9,28 +9,28 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A ledger keeps reservations or holds under their ids until they may be deleted. A live
-// one always stays. An ended one stays too, to answer repeated calls, until then or until
-// a new one needs its room. The lock of a ledger is taken after those of the shards.
+// A ledger keeps reservations or holds under their ids until they may be deleted. A live entry
+// always stays. An ended one stays too, to answer repeated calls, until then or until a new
+// one needs its room. The lock of a ledger is taken after those of the shards.
 type ledger[K comparable, V any] struct {
 	measure func(V) term
 	live    func(v *V, by int) // called with 1 when a value begins to live, with -1 when it ends; nil: not needed
-	max     int                // parts of all values
+	max     int                // most parts that all values may have together
 
 	mu      sync.Mutex
 	parts   int
 	entries map[K]*entry[K, V]
-	due     heapOf[*entry[K, V]] // live ones; the one that ends first is on top
-	ended   entry[K, V]          // the ring of those that have ended begins and ends here; the one that ended first is next
-	spare   *entry[K, V]         // was removed; nil: none
-	last    *entry[K, V]         // that find returned
+	due     heapOf[*entry[K, V]] // the live entries; the one that ends first is on top
+	ended   entry[K, V]          // beginning and end of the ring of ended entries; the one that ended first is next
+	spare   *entry[K, V]         // removed entries, for reuse; nil: none
+	last    *entry[K, V]         // the entry that find returned last
 	touched map[K]struct{}       // ids that were set, changed or deleted; nil: not watched
 }
 
 // A term says how long a value stays. Times are in µs.
 type term struct {
 	parts int   // 0: there is no value
-	over  bool  // it has ended already
+	over  bool  // the value has ended already
 	ends  int64 // when it ends, unless it is over
 	until int64 // when it may be deleted
 }
@@ -39,8 +39,8 @@ type entry[K comparable, V any] struct {
 	id    K
 	value V
 	term
-	index      int          // in the heap, if it is live
-	prev, next *entry[K, V] // in the ring of ended ones, or nil
+	index      int          // index in the heap, if the entry is live
+	prev, next *entry[K, V] // neighbours in the ring of ended entries, or nil
 }
 
 func measurePending(h store.Pending) term {
@@ -74,8 +74,8 @@ func (l *ledger[K, V]) get(id K) (v V) {
 	return v
 }
 
-// find returns an entry, or nil. A call looks for the same one several times. The ledger is
-// locked.
+// find returns an entry, or nil. The last entry is remembered, because a call looks for the
+// same one several times. The ledger is locked.
 func (l *ledger[K, V]) find(id K) *entry[K, V] {
 	if l.last == nil || l.last.id != id {
 		l.last = l.entries[id]
@@ -83,8 +83,8 @@ func (l *ledger[K, V]) find(id K) *entry[K, V] {
 	return l.last
 }
 
-// set stores a value, or deletes it if it has no parts. It returns false if the id is new
-// and live values have all the room. The ledger is locked.
+// set stores a value, or deletes it if it has no parts. set returns false if the id is
+// new and live values have all the room. The ledger is locked.
 func (l *ledger[K, V]) set(id K, v V, now int64) bool {
 	l.advance(now)
 	of := l.measure(v)
@@ -116,8 +116,9 @@ func (l *ledger[K, V]) set(id K, v V, now int64) bool {
 	return true
 }
 
-// advance moves what has ended at now to the ended ones, and deletes what may be deleted.
-// One that may be deleted stays behind one that ended before it and is kept for longer.
+// advance moves entries that have ended at now to the ended ones, and deletes those that may
+// be deleted. An entry that may be deleted stays while it is behind one that ended earlier
+// and is kept for longer.
 func (l *ledger[K, V]) advance(now int64) {
 	for l.due.Len() > 0 && l.due.items[0].ends <= now {
 		e := l.due.items[0]
@@ -130,7 +131,7 @@ func (l *ledger[K, V]) advance(now int64) {
 	}
 }
 
-// firstEnded returns the one that ended first, or nil.
+// firstEnded returns the entry that ended first, or nil.
 func (l *ledger[K, V]) firstEnded() *entry[K, V] {
 	if l.ended.next == &l.ended {
 		return nil
@@ -200,8 +201,8 @@ func (l *ledger[K, V]) changed() []K {
 	return ids
 }
 
-// A freeParts counts the parts of live holds that took nothing, by limit and key. The lock
-// of the holds guards it.
+// A freeParts counts, by limit and key, the parts of live holds that took nothing. The
+// lock of the holds guards it.
 type freeParts map[[2]string]int
 
 func (f freeParts) add(h *store.Hold, by int) {

@@ -17,29 +17,29 @@ import (
 // limits gives each definition in use a short handle, which rows store. Calls
 // look a definition up by pointer, rows by handle.
 type limits struct {
-	seed    [2]maphash.Seed // for the salts
+	seed    [2]maphash.Seed // seeds for the limits' salts
 	recent  [256]atomic.Pointer[binding]
-	bound   sync.Map                   // *store.Definition → *binding
+	bound   sync.Map                   // by *store.Definition: *binding
 	handles atomic.Pointer[[]handleOf] // read without a lock; readers never see it change, because it is replaced
 
 	mu        sync.Mutex
 	byName    map[string]*limit
-	forgotten int // limits that forget has removed
+	forgotten int // number of limits that forget has removed
 	after     int // number of handles at which unused ones are searched for
 
 	handlesMu sync.RWMutex // locked after all other locks
 	free      []uint32
 }
 
-// A limit is all versions of a name, with their plans.
+// A limit is all versions with one name, with their plans.
 type limit struct {
 	name      string
 	salt      [2]uint64               // mixed into the hashes of its keys
-	current   atomic.Pointer[binding] // of the base definition; nil: the limit was dropped, and its rows are void
+	current   atomic.Pointer[binding] // binding of the base definition; nil: the limit was dropped, and its rows are void
 	last      uint32                  // highest version seen
-	bindings  []*binding              // usable ones, oldest first
+	bindings  []*binding              // the usable bindings, oldest first
 	handles   map[numberOf]uint32     // guarded by handlesMu
-	overrides atomic.Int64            // number of keys that have one
+	overrides atomic.Int64            // number of keys that have an override
 }
 
 // A binding is a definition that calls may use: a base or a plan.
@@ -48,7 +48,7 @@ type binding struct {
 	limit  *limit
 	salt   [2]uint64
 	handle uint32
-	dead   atomic.Bool // superseded; read under a shard's lock
+	dead   atomic.Bool // set once superseded; read under a shard's lock
 	takeRule
 }
 
@@ -56,7 +56,7 @@ type binding struct {
 // limit share overrideNumber, because a key has at most one.
 type numberOf struct {
 	number uint32
-	list   bool // its rows keep the text of their keys
+	list   bool // rows under it keep the text of their keys
 }
 
 type handleOf struct {
@@ -80,8 +80,8 @@ func (l *limits) init() {
 	l.handles.Store(&[]handleOf{{limit: &limit{}}})
 }
 
-// bind returns the binding of a definition, or if that has been superseded, of the
-// limit's present base.
+// bind returns the binding of a definition, or of the limit's present base if the
+// definition was superseded.
 func (s *Store) bind(d *store.Definition) (*binding, error) {
 	if b := s.limits.cached(d); b != nil && !b.dead.Load() {
 		return b, nil
@@ -104,7 +104,7 @@ func (l *limits) recentOf(d *store.Definition) *atomic.Pointer[binding] {
 }
 
 func (s *Store) bindSlow(d *store.Definition) (*binding, error) {
-	if terms.IsOverride(d.Number) { // of an op that was decided before
+	if terms.IsOverride(d.Number) { // the op was decided before, under an override
 		return s.bind(d.Base())
 	}
 	l := &s.limits
@@ -121,8 +121,8 @@ func (s *Store) bindSlow(d *store.Definition) (*binding, error) {
 	return found, nil
 }
 
-// keepUp converts rows to a new version of their limit that does not know their own any more,
-// because the store that has the limit has converted all of its own rows.
+// keepUp converts rows to a new version of their limit that no longer knows their own,
+// because the store that has the limit has converted all of its rows.
 func (s *Store) keepUp(d *store.Definition) {
 	cur := s.limits.currentOf(d.Name)
 	if cur == nil || cur.def.Number >= d.Number {
@@ -178,7 +178,7 @@ func (s *Store) add(d *store.Definition) (any, error) {
 	of.last = d.Base().Number
 	if base := d.Base(); base == d || cur == nil || cur.def.Number < base.Number {
 		of.current.Store(l.alive(of, base))
-		if r := s.reg.Lookup(base.Name); r == nil || r.Number < base.Number { // the limits are kept somewhere else
+		if r := s.reg.Lookup(base.Name); r == nil || r.Number < base.Number { // the limits are kept in another store
 			s.reg.InstallOne(base.Name, []*store.Definition{base})
 		}
 		if base == d {
@@ -200,7 +200,7 @@ func (l *limits) named(name string) *limit {
 	of := l.byName[name]
 	if of == nil {
 		of = &limit{name: name, handles: map[numberOf]uint32{}}
-		id := name + "\x00" + strconv.Itoa(l.forgotten) // so that rows of a forgotten limit are not found
+		id := name + "\x00" + strconv.Itoa(l.forgotten) // renamed so that rows of a forgotten limit are not found
 		of.salt = [2]uint64{maphash.String(l.seed[0], id), maphash.String(l.seed[1], id)}
 		l.byName[name] = of
 	}
@@ -213,7 +213,7 @@ func (l *limits) end(of *limit) {
 	for _, b := range of.bindings {
 		b.dead.Store(true)
 		l.bound.Delete(b.def)
-		l.recentOf(b.def).CompareAndSwap(b, nil) // it would keep the definition in memory
+		l.recentOf(b.def).CompareAndSwap(b, nil) // otherwise the cache would keep the definition in memory
 	}
 	of.bindings = nil
 }
@@ -271,14 +271,14 @@ func (l *limits) drop(name string) {
 	}
 }
 
-// forget is drop of a limit whose name may have any version next.
+// forget is drop for a limit after which the name may get any version.
 func (l *limits) forget(name string) {
 	l.drop(name)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if of := l.byName[name]; of != nil {
 		l.forgotten++
-		l.byName["\x00"+strconv.Itoa(l.forgotten)] = of // until no row has its handles
+		l.byName["\x00"+strconv.Itoa(l.forgotten)] = of // kept until no row has its handles
 		delete(l.byName, name)
 	}
 }
@@ -297,7 +297,7 @@ func (s *Store) Define(_ context.Context, l store.Limit, owner string) (*store.D
 	if _, err = s.add(d); err != nil {
 		return nil, err
 	}
-	if len(d.Past)%manyPast == manyPast-1 || s.limits.crowded() { // if rows could not be converted, at every manyPast-th change
+	if len(d.Past)%manyPast == manyPast-1 || s.limits.crowded() { // if rows could not be converted, this is tried again at every manyPast-th change
 		s.collect()
 		d = s.reg.Lookup(l.Name)
 	}
@@ -398,7 +398,7 @@ func (l *limits) retire(used []bool) map[string]uint32 {
 		cur, low := of.current.Load(), of.last
 		for n, h := range of.handles {
 			switch version := terms.VersionOf(n.number); {
-			case cur != nil && (terms.IsOverride(n.number) || version >= of.last) || int(h) >= len(used): // it was made after the scan
+			case cur != nil && (terms.IsOverride(n.number) || version >= of.last) || int(h) >= len(used): // the handle was made after the scan
 			case used[h]:
 				if !terms.IsOverride(n.number) {
 					low = min(low, version)

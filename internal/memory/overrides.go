@@ -40,7 +40,8 @@ func (s *Store) SweepKey(d *store.Definition, key string) error {
 	})
 }
 
-// change changes what the store has of a key under the lock of its shard.
+// change calls a function under the lock of a key's shard to change what the store has of the
+// key.
 func (s *Store) change(d *store.Definition, key string, change func(t *txn, d *store.Definition) error) error {
 	name, key := d.Name, strings.Clone(key)
 	for {
@@ -107,7 +108,7 @@ func (s *Store) EachOverride(limit string, check func(o *store.Override)) error 
 	return nil
 }
 
-// Holds returns the live holds of a key, the one that expires first first.
+// Holds returns the live holds of a key in the order in which they expire.
 func (s *Store) Holds(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 	sh, p := s.lockKey(d, key)
 	if sh == nil {

@@ -36,14 +36,14 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 	}
 	now := s.now()
 	if row.Override = sh.overrideOf(p); row.Override == nil && terms.IsOverride(row.Version) {
-		return false, nil // the row of another store's override
+		return false, nil // the row is under an override of another store
 	}
 	carried, known := p.def.Own(row, now).Carry(row, key, now)
 	if !known {
 		return false, store.ErrStaleDefinition
 	}
 	if row.Lows == nil && (!terms.IsOverride(row.Version) || terms.OverrideOf(row.Version) != row.Override.ID) {
-		row = carried // otherwise it stays at the version of its override, or is converted with its records, which are not changed here
+		row = carried // otherwise the row stays at the version of its override, or is converted with its records, which are not changed here
 	}
 	i, found := sh.find(p.id, p.tag)
 	switch {
@@ -61,7 +61,7 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 		if !sh.ready(1, p.def, key) || !s.room(sh, i, n, now) {
 			return false, s.noRoom(n)
 		}
-		i, _ = sh.find(p.id, p.tag) // room may have moved rows
+		i, _ = sh.find(p.id, p.tag) // calling room may have moved rows
 		sh.setLows(p, key, row.Lows)
 		sh.add(i, p, key, 0, &row, now, true)
 		sh.maintain(now)

@@ -11,8 +11,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Bits of a slot's handle. The fast path of a Take compares handles, so that it leaves a row
-// with extras to other code.
+// Bits of a slot's handle. The fast path of a Take compares handles, so that it leaves rows
+// with these bits to other code.
 const (
 	withLow    = 1 << 30 // the row has lows, and what a Take needs of them is in the column lows
 	withExtras = 1 << 31 // the key has an override, or the row has lows and there was no memory for the column
@@ -30,22 +30,22 @@ type keyExtras struct {
 	*limit
 	rowID
 	key      string
-	lows     *store.Lows    // nil if the row has none; its handle has withLow or withExtras if it has. The last low may be less: see low
+	lows     *store.Lows    // nil if the row has none; otherwise its handle has withLow or withExtras. The last low may be lower than here: see low
 	records  []store.Record // in the order of their numbers within the same lows; some may be gone: see isGone
 	gone     int
-	counted  int64           // how many records of reservations are counted
-	override *store.Override // if there is a row, its handle has withExtras
+	counted  int64           // number of records of reservations that are counted
+	override *store.Override // override of the key; if there is a row, its handle has withExtras
 	next     int64           // µs: a sweep before this time changes nothing
-	index    int             // in the shard's heap; -1 if it was dropped
-	inUse    int             // calls that have read it; a sweep leaves it alone meanwhile
-	began    int64           // µs: when its block began
-	blockAt  int             // in the shard's blocks, if it has nothing but a block as override
+	index    int             // index in the shard's heap; -1 if it was dropped
+	inUse    int             // number of calls that have read it; a sweep leaves it alone meanwhile
+	began    int64           // when its block began, in µs
+	blockAt  int             // index in the shard's blocks, if its only override is a block
 
 	changed map[store.RecordID]struct{} // records that were made, changed or ended since Changes was called; see Watch
 }
 
-// extrasOf returns the extras of a key, and makes them if there are none. They keep key as
-// long as there are records, as the holds and reservations do of which these are.
+// extrasOf returns the extras of a key, and makes them if there are none. The extras keep key
+// as long as there are records, as do the holds and reservations to which these belong.
 func (sh *shard) extrasOf(p *place, key string) *keyExtras {
 	id := rowID{p.id, p.tag}
 	k := sh.extras[id]
@@ -92,7 +92,7 @@ func (sh *shard) setOverride(k *keyExtras, o *store.Override) {
 		k.key = strings.Clone(k.key)
 	}
 	if o != nil && o != k.override {
-		o.Key = k.key // the same text, so that it is in memory once
+		o.Key = k.key // share the text, so that it is in memory once
 	}
 	if oldBlocks > 0 {
 		heap.Remove(&sh.blocks, k.blockAt)
@@ -154,7 +154,7 @@ func (k *keyExtras) find(id store.RecordID) int {
 	if at < len(k.records) && k.records[at].ID() == id {
 		return at
 	}
-	for i := range k.records { // some are of lows that the row had earlier
+	for i := range k.records { // some of the records are of lows that the row had earlier
 		if k.records[i].ID() == id {
 			return i
 		}
@@ -261,7 +261,7 @@ func (sh *shard) dropIfEmpty(k *keyExtras) {
 	if len(k.changed) == 0 {
 		sh.dropExtras(k)
 	} else if b := k.current.Load(); b != nil {
-		sh.store.touch([]Touched{{b.def, k.key, true}}) // Changes drops it
+		sh.store.touch([]Touched{{b.def, k.key, true}}) // the next Changes then drops the key
 	}
 }
 
@@ -281,7 +281,7 @@ func (sh *shard) sweepDue(now int64, n int) {
 // do.
 const sweepAgain = 1e6
 
-// changeKey changes what a locked shard has of a key.
+// changeKey changes what a locked shard has for a key.
 func (sh *shard) changeKey(k *keyExtras, b *binding, now int64, change func(t *txn) error) error {
 	t := sh.store.newTxn(now)
 	t.place(b, k.name, k.key, nil)

@@ -15,7 +15,7 @@ type slot struct {
 	used   int64
 	ts     int64
 	tag    uint32 // 32 more bits of the key's hash
-	handle uint32 // stands for the limit and the number of the definition; never 0 in a row. May have the bit withLow or withExtras
+	handle uint32 // stands for the limit and the number of the definition; never 0 in a row. The handle may have the bit withLow or withExtras
 }
 
 // A shard is a part of the table under one lock: rows in the order of their
@@ -28,33 +28,33 @@ type shard struct {
 }
 
 type shardFields struct {
-	mu      sync.Mutex // in one cache line with all that a search needs
+	mu      sync.Mutex // in one cache line with all fields that a search needs
 	closed  bool
 	growing bool
-	columns bool   // some column is on
-	size    uint64 // number of places over which hashes are spread
-	next    uint64 // the size after growing
+	columns bool   // some column of the shard is in use
+	size    uint64 // number of places over which hashes are spread now
+	next    uint64 // that number after growing
 	bound   uint64 // while growing: hashes from here on are spread over next
 	ext     []*[extentSlots]slot
 
-	view   atomic.Pointer[view] // in a cache line that is rarely written
+	view   atomic.Pointer[view] // a copy of the layout, in a cache line that is rarely written
 	ticker ticker
 	store  *Store
 
 	rows   int
-	top    int    // all rows are below
-	cursor int    // while growing: rows from here on have moved
-	hand   int    // the next slot to be swept
+	top    int    // all rows are in slots below this one
+	cursor int    // while growing: rows from this slot on have moved
+	hand   int    // the next slot that a sweep looks at
 	moved  int    // for tests: slots that growing and inserting have moved or visited, in total
-	filter filter // of the keys with an override
+	filter filter // filter of the keys that have an override
 	texts  texts
 	refs   column[uint32] // the first cell of the text of each slot's key; 0: none
-	phases column[int64]  // of the slot's key: see Op.Phase; 0: not known yet
-	lows   column[low]    // of rows whose handle has withLow
+	phases column[int64]  // phase of each slot's key: see Op.Phase; 0: not known yet
+	lows   column[low]    // low of each row whose handle has withLow
 	extras map[rowID]*keyExtras
-	due    heapOf[*keyExtras] // on top is the one that a sweep has to visit first
-	spare  *keyExtras         // were dropped; nil: none
-	blocks heapOf[*keyExtras] // keys with nothing but a block as override; on top is that which began first
+	due    heapOf[*keyExtras] // on top are the extras that a sweep has to visit first
+	spare  *keyExtras         // dropped extras for reuse; nil: none
+	blocks heapOf[*keyExtras] // extras of keys whose only override is a block; on top is the block that began first
 }
 
 const cacheLine = 64 // bytes
@@ -62,12 +62,12 @@ const cacheLine = 64 // bytes
 const (
 	minSize    = 64
 	spare      = 128 // slots beyond the end that one insert, and the growing it does, may need
-	loadMax    = 86  // percent full: the shard starts to grow
-	loadLimit  = 96  // percent full: the shard must have grown
+	loadMax    = 86  // percentage of full slots at which the shard starts to grow
+	loadLimit  = 96  // percentage of full slots at which the shard must have grown
 	growShift  = 3   // grow by 1/8: growing by 1/16 would move each row twice as often and save 3 % of the memory
-	growWork   = 32  // slots that an insert looks at while growing; a row among them moves, and shifts the rows after it
+	growWork   = 32  // slots that an insert looks at while growing; each row in them moves, and shifts the rows after it
 	growShifts = 256 // slots that these moves may shift before the insert stops, unless growing is behind
-	loadBehind = 90  // percent full: growing is behind
+	loadBehind = 90  // percentage of full slots at which growing is behind
 	sweepWork  = 8   // slots that each insert sweeps
 	probeCheck = 16  // rows that an insert may check on its way to the row's place
 )
@@ -236,13 +236,13 @@ func (sh *shard) close() {
 	sh.rows, sh.top = 0, 0
 }
 
-var _ = [1]struct{}{}[unsafe.Sizeof(slot{})-32] // a slot is half a cache line
+var _ = [1]struct{}{}[unsafe.Sizeof(slot{})-32] // compile-time check: a slot is half a cache line
 
 // A view lets Quick find a row's likely slot and the key's word in the filter, to prefetch
 // them, before it has the lock. It may be out of date.
 type view struct {
 	size, next uint64
-	bound      atomic.Uint64 // hashes from here on are spread over next
+	bound      atomic.Uint64 // hashes from this one on are spread over next
 	ext        []*[extentSlots]slot
 	filter     filter
 }

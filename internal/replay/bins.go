@@ -3,9 +3,8 @@ package replay
 // maxBins is the most bins in a report's time axis.
 const maxBins = 240
 
-// binWidths are the possible widths of a bin in µs, and of the distances of labels on the
-// time axis, each a multiple of the one
-// before.
+// binWidths are the possible widths of a bin in µs, and the possible distances of labels
+// on the time axis, each a multiple of the one before.
 var binWidths = [...]int64{1e3, 10e3, 100e3, second, 5 * second, 15 * second, 30 * second, minute, 5 * minute, 15 * minute,
 	30 * minute, hour, 3 * hour, 6 * hour, 12 * hour, day, 7 * day, 28 * day, 364 * day, 10 * 364 * day}
 
@@ -17,13 +16,13 @@ const (
 )
 
 // bins counts requests over time in at most maxBins bins of equal width. If the
-// time span becomes too long, the width grows. Times must be in order.
+// time span becomes too long for that, the width grows. Times must be in order.
 type bins struct {
-	start   int64 // µs, a multiple of the width
-	n       int   // bins in use
+	start   int64 // start of the first bin in µs, a multiple of the width
+	n       int   // number of bins in use
 	size    int   // index of the width in binWidths
 	current int   // bin of the last request
-	until   int64 // end of that bin
+	until   int64 // end of the bin current
 	bin     [maxBins]bin
 }
 
@@ -42,7 +41,7 @@ func (b *bins) add(t int64, v verdict) {
 	}
 }
 
-// move makes the bin of t the current one.
+// move makes the bin that contains t the current one.
 func (b *bins) move(t int64) {
 	if b.n == 0 {
 		b.start = t - t%b.width()
@@ -70,10 +69,10 @@ func (b *bins) widen() {
 
 // OverTime counts requests in equal parts of time, at most 240.
 type OverTime struct {
-	Start   int64   `json:"start_us"` // of the first part, in µs since the Unix epoch
+	Start   int64   `json:"start_us"` // start of the first part, in µs since the Unix epoch
 	Width   int64   `json:"width_us"`
 	Granted []int64 `json:"granted"`
-	Refused []int64 `json:"refused"` // by this limit or another; in shadow mode: would have been refused
+	Refused []int64 `json:"refused"` // refused by this limit or another; in shadow mode: would have been refused
 }
 
 // OverTime returns how many requests were granted and refused over time.

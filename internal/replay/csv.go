@@ -80,7 +80,7 @@ func (c *csvLines) noColumn(option, name string, header []string) error {
 	return badOption(option, "there is no column %q in the log; its columns are %.300q%s", name, header[:min(len(header), 20)], hint)
 }
 
-// separator returns the separator that is most frequent in line.
+// separator returns the separator that occurs most often in a line.
 func separator(line []byte) byte {
 	best, most := byte(','), 0
 	for _, sep := range []byte{',', ';', '\t'} {

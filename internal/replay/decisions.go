@@ -26,7 +26,7 @@ type decisionWriter struct {
 	enc *json.Encoder
 }
 
-// newDecisionWriter returns nil if nobody wants the decisions.
+// newDecisionWriter returns nil if Options.Decisions is nil.
 func newDecisionWriter(w io.Writer) *decisionWriter {
 	if w == nil {
 		return nil

@@ -16,17 +16,17 @@ type engine struct {
 	ops      []store.Op     // by limit
 	rows     []*store.State // of ops
 	groups   []store.Group  // of ops
-	present  states         // of the present group
+	present  states         // the table of the present group's rows
 	out      *decisionWriter
 
-	first, last int64 // times of requests
+	first, last int64 // times of the first and the last request
 }
 
 // A judged is a limit with its rows and results.
 type judged struct {
 	*target
 	table  *table
-	at     int          // index among the limits of the table
+	at     int          // index of the limit among those of its table
 	result Limit        // its totals
 	byPlan []PlanResult // by record.Plan
 }
@@ -84,7 +84,7 @@ func (e *engine) decide(rec *record) error {
 	return nil
 }
 
-// decideGroup decides a group, whose limits begin at first, and counts it.
+// decideGroup decides for a group of limits, which begins at first, and counts the result.
 func (e *engine) decideGroup(rec *record, g *store.Group, first int) error {
 	e.present.ops, e.present.rows = g.Ops, e.rows[first:]
 	if err := g.DecideIn(&e.present, e.registry, rec.T); err != nil {
@@ -111,8 +111,8 @@ type verdict uint8
 
 const (
 	granted        verdict = iota
-	refused                // by this limit, perhaps by others too
-	shadowed               // would have been refused by a limit in shadow mode
+	refused                // refused by this limit, perhaps by others too
+	shadowed               // a limit in shadow mode would have refused it
 	refusedByOther         // allowed by this limit but refused by another; only with Options.All
 )
 

@@ -16,8 +16,8 @@ import (
 // value is a field of a line. A parser sets the values of the fields in fields.list.
 type value struct {
 	text []byte
-	err  error  // why there is no text
-	key  []byte // of an address
+	err  error  // why the field has no text
+	key  []byte // key made of an address
 }
 
 // field is a field of the log that an option names.
@@ -29,13 +29,13 @@ type field struct {
 // fields are the fields that are read from each line, and what is made of them.
 type fields struct {
 	list  []field
-	by    []int // indexes in list; empty: all limits are shared
+	by    []int // indexes in list of the fields in By; empty: all limits are shared
 	path  bool  // the key is a path, so '/' and '%' inside its parts are escaped
 	cost  int   // index in list, or -1
 	fixed int64 // cost of every line, if cost is -1
 	where []condition
 	plans []planRule
-	names []string // of plans; a record has the index + 1
+	names []string // names of plans; a record has the index + 1
 
 	proxies front.Proxies
 	key     []byte // buffer
@@ -50,8 +50,8 @@ type condition struct {
 
 // A planRule says which plan requests name.
 type planRule struct {
-	field     int        // the field whose value is the name of the plan
-	condition *condition // or a condition that the requests of one plan meet
+	field     int        // index of the field whose value is the name of the plan
+	condition *condition // or a condition: requests that meet it name the plan
 	plan      uint16
 }
 
@@ -185,8 +185,8 @@ func (f *fields) fill(rec *record, values []value) (err error) {
 	return err
 }
 
-// matches reports whether a line meets the condition. One in which the field is
-// missing or cannot be read does not.
+// matches reports whether a line meets the condition. A line in which the field
+// is missing or cannot be read does not meet it.
 func (c *condition) matches(values []value) bool {
 	v := &values[c.field]
 	switch {
@@ -242,7 +242,7 @@ func (f *fields) client(v *value, name string) error {
 	return nil
 }
 
-// firstOf returns the first of a list.
+// firstOf returns the first element of a list in a log.
 func firstOf(list []byte) string {
 	first, _, _ := bytes.Cut(list, []byte{','})
 	return string(bytes.TrimSpace(first))

@@ -13,7 +13,7 @@ type parser interface {
 	parse(line []byte, t *int64, values []value) error
 }
 
-// otherNames are formats that another one reads.
+// otherNames are further names of formats, each read as another one.
 var otherNames = map[string]string{"common": "combined", "nginx": "combined", "iis": "w3c", "cloudfront": "w3c"}
 
 // formatNames returns the names of formats for an error.
@@ -78,7 +78,7 @@ func detect(head []byte, o *Options) (name string) {
 		if found != "" {
 			return found
 		}
-		if time { // names of hosts, perhaps, in place of addresses
+		if time { // the log may have host names in place of addresses
 			name = "combined"
 		}
 	}
@@ -88,8 +88,8 @@ func detect(head []byte, o *Options) (name string) {
 	return name
 }
 
-// fitting returns the format of words that a line has, or else whether it has a time in
-// brackets.
+// fitting returns the format of words that a line fits, or else whether the line has a
+// time in brackets.
 func fitting(line []byte) (name string, time bool) {
 	for _, f := range wordFormats {
 		w, err := newWords(f, []field{{name: "ip"}})
@@ -114,7 +114,7 @@ func isHeader(line []byte, o *Options) bool {
 	})
 }
 
-// timeNames returns the names that the time may have.
+// timeNames returns the field names that the time may have.
 func (o *Options) timeNames() []string {
 	if o.TimeField != "" {
 		return []string{o.TimeField}

@@ -17,8 +17,8 @@ type grokLines struct {
 
 var oneName = regexp.MustCompile(`^\w+$`)
 
-// newGrok compiles a pattern, or the name of one in the library, which must match from the
-// beginning of a line: that is ten times as fast as looking for it.
+// newGrok compiles a pattern, or the library's pattern of that name. It must match from
+// the beginning of a line, which is ten times as fast as searching.
 func newGrok(pattern string, o *Options, list []field) (parser, error) {
 	if oneName.MatchString(pattern) {
 		pattern = "^%{" + pattern + "}"

@@ -10,16 +10,16 @@ import (
 	"os"
 )
 
-// Input is a log. Logs compressed with gzip are decompressed.
+// Input is a log to be replayed. Logs compressed with gzip are decompressed.
 type Input struct {
-	Name  string                        // for the report
+	Name  string                        // name of the log for the report
 	Open  func() (io.ReadCloser, error) // opens the log at its beginning
 	Size  int64                         // in bytes, or 0 if not known
 	Again bool                          // Open may be called again, and returns the same log
 }
 
-// File returns the log in a file, up to the file's present size. The path "-" is
-// stdin. It returns an error if the file cannot be opened.
+// File returns the log in a file, up to the size that the file has now. The path
+// "-" is stdin. It returns an error if the file cannot be opened.
 func File(path string, stdin io.Reader) (Input, error) {
 	if path == "-" {
 		return Stream("standard input", stdin), nil
@@ -46,7 +46,7 @@ func File(path string, stdin io.Reader) (Input, error) {
 		if err != nil {
 			return nil, err
 		}
-		// If the log grows, a second reading must still return the same bytes.
+		// If the log grows, a second reading must return the same bytes as the first.
 		return limited{io.LimitReader(f, st.Size()), f}, nil
 	}
 	return Input{Name: path, Open: open, Size: st.Size(), Again: true}, nil
@@ -61,10 +61,10 @@ type limited struct {
 // is faster as a File, since Run need not sort it if it is in order.
 func Stream(name string, r io.Reader) Input {
 	return Input{Name: name, Open: func() (io.ReadCloser, error) {
-		out, in := io.Pipe() // whose Close ends a Read that waits
+		out, in := io.Pipe() // closing in ends a Read that waits
 		go func() {
 			_, err := io.Copy(in, r)
-			_ = in.CloseWithError(err) // nil is the end of the log
+			_ = in.CloseWithError(err) // a nil error means the end of the log
 		}()
 		return out, nil
 	}}
@@ -100,13 +100,14 @@ func openLines(in Input) (*lineReader, error) {
 	if why := unreadable(l.head(detectBytes)); why != "" {
 		return nil, errors.Join(badOption("log", "%s %s", in.Name, why), f.Close())
 	}
-	if bytes.HasPrefix(l.head(3), []byte("\xef\xbb\xbf")) { // a byte order mark
+	if bytes.HasPrefix(l.head(3), []byte("\xef\xbb\xbf")) { // a byte order mark is skipped
 		_, err = l.buf.Discard(3)
 	}
 	return l, err
 }
 
-// unreadable says what a log is, and what to do about it, if its lines cannot be read.
+// unreadable says, if the lines of a log cannot be read, what the log is and what to do about
+// it.
 func unreadable(head []byte) string {
 	for magic, packed := range map[string]string{"BZh": "bzip2: unpack it first (bunzip2)", "\xfd7zXZ\x00": "xz: unpack it first (unxz)",
 		"\x28\xb5\x2f\xfd": "Zstandard: unpack it first (unzstd)", "PK\x03\x04": "zip: unpack it first (unzip)"} {

@@ -24,7 +24,7 @@ type jsonLines struct {
 // A member is a field to find, by one of its names.
 type member struct {
 	paths []string
-	last  int // the path that was found last is tried first
+	last  int // the path that was found last, which is tried first
 }
 
 // newMember returns a member with names such as request.uri: of the member uri of an inner
@@ -123,7 +123,7 @@ func scalar(s string, r gjson.Result) ([]byte, error) {
 		return nil, malformed("a field is an object and not text or a number")
 	case r.IsArray():
 		return nil, malformed("a field is an array and not text or a number")
-	case !gjson.Valid(r.Raw) || r.Type == gjson.Number && r.Index+len(r.Raw) == len(s): // cut, perhaps within the value
+	case !gjson.Valid(r.Raw) || r.Type == gjson.Number && r.Index+len(r.Raw) == len(s): // cut off, perhaps within the value
 		return nil, errBroken
 	case r.Type == gjson.String:
 		return []byte(r.Str), nil
@@ -150,7 +150,7 @@ func (a *jsonArray) next() ([]byte, error) {
 			return nil, err
 		}
 	}
-	a.most.N = maxLine // for each element
+	a.most.N = maxLine // at most this many bytes for each element
 	var element json.RawMessage
 	if a.dec.More() {
 		err := a.dec.Decode(&element)

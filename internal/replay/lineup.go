@@ -14,8 +14,8 @@ type lineup struct {
 	registry *store.Registry // with all limits of the options
 	limits   []target
 	groups   [][2]int // ranges of limits that decide a request together, all or nothing
-	plans    []string // names of plans of the limits that the replay asks, sorted
-	keys     bool     // a limit has a bucket for each key
+	plans    []string // sorted names of plans of the limits that the replay asks
+	keys     bool     // some limit has a bucket for each key
 	paths    bool     // keys are paths
 	left     []NotJudged
 }
@@ -24,12 +24,12 @@ type lineup struct {
 type target struct {
 	def   *store.Definition
 	plans []*store.Definition // by record.Plan
-	of    *store.Definition   // for a parent: the limit that is asked
-	up    int                 // how many parts its keys have less than those of the log, or noKey
+	of    *store.Definition   // for a parent: the limit that is asked, and this one with it
+	up    int                 // by how many parts its keys are shorter than those of the log, or noKey
 	times int64               // how often a request takes its cost: with Options.All, several limits may have the same parent
 }
 
-// noKey is the up of a limit that is shared.
+// noKey is the value of up for a limit that is shared.
 const noKey = -1
 
 // NotJudged is a limit that Options.Ask did not name and that a replay cannot decide,
@@ -48,7 +48,7 @@ func newLineup(o *Options) (*lineup, error) {
 		if slices.ContainsFunc(o.Limits[:i], func(x dipwell.Limit) bool { return x.Name == l.Name }) {
 			return nil, badOption("limit", "%s is given twice", l.Name)
 		}
-		l.Shards = 0 // the sum of the rows
+		l.Shards = 0 // replay the sum of the rows as one
 		d, err := store.NewDefinition(l)
 		if err != nil {
 			return nil, err
@@ -61,7 +61,7 @@ func newLineup(o *Options) (*lineup, error) {
 	limits.Install(defs)
 	names := o.Ask
 	for _, l := range o.Limits {
-		if len(o.Ask) == 0 && limits.CheckDrop(l.Name) == nil { // it is no limit's parent
+		if len(o.Ask) == 0 && limits.CheckDrop(l.Name) == nil { // the limit is no other limit's parent
 			names = append(names, l.Name)
 		}
 	}
@@ -136,7 +136,7 @@ func (l *lineup) ask(limits *store.Registry, d *store.Definition, o *Options) *d
 	return nil
 }
 
-// checkBy returns an error if a limit, the first of chain, has other keys than those that by
+// checkBy returns an error if the first limit of chain has keys other than those that by
 // makes.
 func (l *lineup) checkBy(d *store.Definition, chain []target, by string) *dipwell.FieldError {
 	if d.Shared {
@@ -161,7 +161,7 @@ func exampleBy(n int) string {
 	return strings.Join(append([]string{"tenant", "user", "path"}, slices.Repeat([]string{"x"}, 16)...)[:n], "+")
 }
 
-// compile sets plans, by the index + 1 of each plan's name.
+// compile fills plans, at the index + 1 of each plan's name.
 func (l *target) compile(names []string) {
 	l.plans = []*store.Definition{l.def}
 	for _, name := range names {
@@ -171,7 +171,7 @@ func (l *target) compile(names []string) {
 			d = l.def
 		case l.of != nil:
 			d = l.def.ForChild(name)
-		case d == nil || d.Children: // the plan of another limit, or for children
+		case d == nil || d.Children: // the plan belongs to another limit, or is for children
 			d = l.def
 		}
 		l.plans = append(l.plans, d)

@@ -30,13 +30,14 @@ func namesOf(field string) []string {
 	return []string{field}
 }
 
-// requestParts are the fields that can be parts of the field request, GET /a?b HTTP/1.1.
+// requestParts are the fields that can be parts of the field request, such as GET /a?b
+// HTTP/1.1.
 var requestParts = []string{"method", "path", "url", "protocol"}
 
-// A column is where a line has a field.
+// A column says where a line has a field.
 type column struct {
 	at   int
-	part string // of the request in the column, or ""
+	part string // name of the part of the request in the column, or ""
 }
 
 // findColumn finds a field by its names in a header.
@@ -88,7 +89,7 @@ func at(cols [][]byte, i int) []byte {
 	return cols[i]
 }
 
-// set sets a value, or says that the field is missing.
+// set sets a value, or the error that the field is missing.
 func (v *value) set(text []byte, field string) {
 	v.text, v.err = text, nil
 	if text == nil {

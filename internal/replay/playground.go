@@ -17,12 +17,12 @@ type PlaySettings struct {
 	Cost    int64   `json:"cost"`    // tokens per call
 	Span    string  `json:"span"`    // how long calls are made, at most 10 years
 	Pattern string  `json:"pattern"` // steady, bursts, poll or drawn
-	Every   string  `json:"every"`   // steady, bursts: the time between calls or bursts; poll: the pause after a call that was allowed
-	Count   int64   `json:"count"`   // bursts: calls in each burst
-	Drawn   []int64 `json:"drawn"`   // drawn: calls in each part; all parts of the span have the same length
+	Every   string  `json:"every"`   // for steady, bursts: the time between calls or bursts; for poll: the pause after an allowed call
+	Count   int64   `json:"count"`   // for bursts: calls in each burst
+	Drawn   []int64 `json:"drawn"`   // for drawn: calls in each part; all parts of the span have the same length
 }
 
-// Bounds of a run: as much as a page can draw.
+// Bounds of a run, which a page can draw.
 const (
 	maxCalls    = 2000
 	maxParts    = 240
@@ -30,8 +30,8 @@ const (
 	playColumns = 400 // points of the level where there are no calls
 )
 
-// begin is when a run begins, in µs: midnight UTC on a Thursday, where a week since the
-// epoch begins.
+// begin is the time at which a run begins, in µs: midnight UTC on a Thursday, where a
+// week since the epoch begins.
 const begin = 1_767_225_600_000_000
 
 // A Run is what the limit answered.
@@ -47,7 +47,7 @@ type PlayRun struct {
 	Refused  int64       `json:"refused"`
 	Granted  int64       `json:"granted"` // tokens
 	Longest  int64       `json:"longest_wait_us"`
-	Stopped  string      `json:"stopped,omitempty"` // why fewer calls were made than the pattern has
+	Stopped  string      `json:"stopped,omitempty"` // why fewer calls were made than the pattern says
 }
 
 // A Call is one call and its answer. Times are in µs since the run began.
@@ -61,14 +61,15 @@ type PlayCall struct {
 	Delay     int64 `json:"delay_us,omitempty"`
 }
 
-// A Point is the level of the bucket at a time: [µs, tokens]. In debt it is negative.
+// A Point is the level of the bucket at a time: [µs, tokens]. If the bucket is in debt, the
+// level is negative.
 type PlayPoint [2]float64
 
 // A player has the state of a run.
 type player struct {
 	run    *PlayRun
 	rule   *store.Rule
-	limits store.Registry // without limits: none changes
+	limits store.Registry // empty, because no limit changes
 	group  store.Group
 	row    store.State
 	next   int64 // the first column for which Level has no point yet
@@ -83,7 +84,7 @@ func Play(s PlaySettings) (*PlayRun, error) {
 	if l.Algorithm == dipwell.Concurrency {
 		return nil, badOption("algorithm", "tokens of a concurrency limit come back when holds end, which no pattern says")
 	}
-	l.Shards = 0 // the sum of the rows
+	l.Shards = 0 // play the sum of the rows as one
 	d, err := store.NewDefinition(l)
 	if err != nil {
 		return nil, err
@@ -116,7 +117,7 @@ func Play(s PlaySettings) (*PlayRun, error) {
 	return p.run, nil
 }
 
-// length reads a length of time of a setting, in µs.
+// length reads a setting that is a length of time, in µs.
 func length(field, text string) (int64, error) {
 	d, err := period.ParseDuration(text)
 	if err != nil {
@@ -128,7 +129,7 @@ func length(field, text string) (int64, error) {
 	return d.Microseconds(), nil
 }
 
-// calls returns a function that returns the time of the next call, given the previous one
+// calls returns a function that returns the time of the next call, given the previous call
 // with its answer, or nil for the first. If there is no next call it returns the span.
 func (s *PlaySettings) calls(span int64) (func(*PlayCall) int64, error) {
 	if s.Pattern == "drawn" {
@@ -254,7 +255,7 @@ func (p *player) levels(t int64) {
 	p.point(t)
 }
 
-// point adds the level of the bucket at t, by the rule itself.
+// point adds the level of the bucket at t, computed by the rule itself.
 func (p *player) point(t int64) {
 	used := p.rule.Used(p.row, begin+t)
 	p.run.Level = append(p.run.Level, PlayPoint{float64(t), float64(p.rule.Cap-p.rule.Counted(used, max(begin+t, p.row.TS))) / float64(p.rule.Unit)})

@@ -21,17 +21,17 @@ const (
 // Sizes in points.
 const (
 	width      = 900
-	left       = 64 // of the data of a limit
+	left       = 64 // left edge of the data in a limit's chart
 	right      = width - 16
 	dataHeight = 120
-	textRow    = 15  // a line of text
+	textRow    = 15  // height of a line of text
 	char       = 6.3 // about the width of a character; there is no font to ask
 )
 
 // plot is what has been drawn so far: for each limit a chart, all with the same time axis.
 type plot struct {
 	bytes.Buffer
-	from, to float64 // of the time axis
+	from, to float64 // range of the time axis
 	top      float64
 }
 
@@ -42,7 +42,7 @@ func (r *Report) WritePlot(w io.Writer) error {
 		p.from, p.to = float64(*r.First), float64(max(*r.Last, *r.First+1e3))
 	}
 	for i := range r.Limits {
-		if b := &r.Limits[i].bins; b.n > 0 { // whole bins at both ends
+		if b := &r.Limits[i].bins; b.n > 0 { // the axis has whole bins at both ends
 			p.from, p.to = min(p.from, float64(b.start)), max(p.to, float64(b.start+int64(b.n)*b.width()))
 		}
 	}
@@ -67,7 +67,7 @@ func (p *plot) x(at float64) float64 {
 // text draws a line of text. It replaces characters that XML does not allow.
 func (p *plot) text(x, y float64, anchor, s string) {
 	fmt.Fprintf(p, `<text x="%.1f" y="%.1f" text-anchor="%s" fill="%s">`, x, y, anchor, ink)
-	_ = xml.EscapeText(p, []byte(s)) // a Buffer does not fail
+	_ = xml.EscapeText(p, []byte(s)) // writing to a Buffer does not fail
 	p.WriteString("</text>\n")
 }
 
@@ -129,8 +129,8 @@ func (p *plot) line(x1, y1, x2, y2 float64, color string) {
 	fmt.Fprintf(p, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"/>`+"\n", x1, y1, x2, y2, color)
 }
 
-// steps returns at most six values from 0 to high, in steps of 1, 2 or 5 times a power of
-// ten, and at least of 1.
+// steps returns at most six values from 0 to high, in steps of at least 1 that are 1, 2
+// or 5 times a power of ten.
 func steps(high float64) (values []float64) {
 	step := 1.0
 	for next := []float64{2, 2.5, 2}; high/step > 5; next = append(next[1:], next[0]) {

@@ -15,10 +15,10 @@ import (
 // record is a request in the log.
 type record struct {
 	T    int64  // µs since the Unix epoch
-	Line int64  // number in the log, from 1
+	Line int64  // line number in the log, from 1
 	Cost int64  // tokens
 	Key  []byte // valid until the next record
-	Plan uint16 // index + 1 of its name in fields.names; 0: the limits themselves
+	Plan uint16 // index + 1 of the plan's name in fields.names; 0: no plan
 }
 
 // malformed is the reason why a line is left out.
@@ -80,7 +80,7 @@ func (r *reader) next(rec *record) (bool, error) {
 		if errors.Is(err, io.EOF) {
 			return false, nil
 		}
-		if errors.Is(err, io.ErrUnexpectedEOF) { // of gzip, or of an array of JSON
+		if errors.Is(err, io.ErrUnexpectedEOF) { // the end of gzip data, or of an array in JSON, is missing
 			err = errors.New("the data stops here; the file is not complete")
 		}
 		if err != nil {

@@ -13,13 +13,13 @@ import (
 
 // Options configure a replay. Only Limits is required.
 type Options struct {
-	// Limits are limits of different names, with the parents that they have. A limit
-	// that is the parent of another is asked with it, for the key without its last part.
+	// Limits are limits of different names, with the parents that they have. A limit that
+	// is a parent of another is replayed with it, for the key without its last part.
 	Limits []dipwell.Limit
 
 	// Ask has the names of 1 to 16 of Limits that are asked, with their parents.
-	// Default: all that are not the parent of another, but for concurrency limits and
-	// those whose keys have another number of parts than By; see Report.NotJudged.
+	// Default of Ask: all limits that are not the parent of another, except concurrency limits
+	// and those whose keys have another number of parts than By; see Report.NotJudged.
 	Ask []string
 
 	// All takes each request from all limits, all or nothing. By default each
@@ -28,7 +28,7 @@ type Options struct {
 
 	// Pattern is a grok pattern that captures the time and other fields of a line, or the
 	// name of a format (combined, json, csv, w3c, alb and others) or of a pattern of the grok
-	// library. Default: the format that the first lines look like.
+	// library. Default of Pattern: the format that the first lines look like.
 	Pattern string
 
 	// By is the field with the key of a request, or several with + between them, which
@@ -39,7 +39,7 @@ type Options struct {
 	By string
 
 	// TrustedProxies are proxies whose addresses are skipped, from the right, in a list of
-	// addresses. Default: none; the client is the first of the list.
+	// addresses. Default of TrustedProxies: none; the client is then the first of the list.
 	TrustedProxies []netip.Prefix
 
 	// Where are conditions, FIELD=VALUE or FIELD~PATTERN, with a regular expression
@@ -49,23 +49,23 @@ type Options struct {
 
 	// Plan says which plan a request names: FIELD, whose value is its name, or the
 	// request has none if it is empty, - or null; or FIELD=VALUE:PLAN or
-	// FIELD~PATTERN:PLAN. The first that applies counts. A limit without a plan of the
-	// name is asked as it is; a line whose plan no limit has is malformed. Default: none.
+	// FIELD~PATTERN:PLAN. The first that applies counts. If a limit lacks the named plan,
+	// its base decides; a line whose plan no limit has is malformed. Default: none.
 	Plan []string
 
 	// Cost is a whole number of tokens, or the field with that number. Default: 1.
 	Cost string
 
 	// TimeField is the field with the time, in JSON and CSV logs and those read by a grok
-	// pattern. Default: the first of the usual names, such as time and @timestamp, whose value
-	// is a time between 2000 and tomorrow.
+	// pattern. Default of TimeField: the first of the usual names, such as time and
+	// @timestamp, whose value is a time between 2000 and tomorrow.
 	TimeField string
 
-	// Decisions, if set, receives each decision as a line of JSON. The log is then sorted
-	// first, also if it is in order.
+	// Decisions, if set, receives each decision as a line of JSON. With Decisions the log
+	// is sorted first, also if it is in order.
 	Decisions io.Writer
 
-	// Worst is how many keys of a limit, the worst first, are in the report.
+	// Worst is how many keys of a limit, the worst first, the report lists.
 	// Default: 10.
 	Worst int
 
@@ -77,7 +77,7 @@ type Options struct {
 	// they are written to disk. Default: 262144.
 	SortRecords int
 
-	// TempDir is the directory for sorting. Default: os.TempDir().
+	// TempDir is the directory for temporary files while sorting. Default: os.TempDir().
 	TempDir string
 
 	// Progress, if set, is called every few thousand lines. stage is read or

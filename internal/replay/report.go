@@ -7,7 +7,7 @@ import (
 )
 
 // Report is the result of a replay. Times are in µs since the Unix epoch, waits in
-// µs. A time is nil if nothing happened.
+// µs. A time is nil if there was no such event.
 type Report struct {
 	Log       string    `json:"log"`
 	Format    string    `json:"format"`
@@ -24,7 +24,7 @@ type Report struct {
 	Disorder  int64     `json:"out_of_order"`    // requests that are earlier than the request before
 	First     *int64    `json:"first_us"`
 	Last      *int64    `json:"last_us"`
-	Keys      int64     `json:"keys"`           // too high by at most Forgotten
+	Keys      int64     `json:"keys"`           // may be too high by at most Forgotten
 	Forgotten int64     `json:"keys_forgotten"` // keys whose counts were dropped while idle; they count as new when they return
 	Limits    []Limit   `json:"limits"`
 
@@ -41,11 +41,11 @@ type BadLine struct {
 // Limit is the result of one limit.
 type Limit struct {
 	Limit          string `json:"limit"`
-	ParentOf       string `json:"parent_of,omitempty"` // the limit that is asked; this one is asked with it
+	ParentOf       string `json:"parent_of,omitempty"` // the limit that is asked; this one is a parent decided with it
 	Warning        string `json:"warning,omitempty"`
 	Shadow         bool   `json:"shadow,omitempty"`
 	Granted        int64  `json:"granted"`
-	Refused        int64  `json:"refused"`          // in shadow mode: would have been refused
+	Refused        int64  `json:"refused"`          // number of refused requests; in shadow mode: those that would have been refused
 	RefusedByOther int64  `json:"refused_by_other"` // allowed by this limit, refused by another
 	Never          int64  `json:"never"`            // part of Refused: the cost is more than the limit can ever hold
 	GrantedCost    int64  `json:"granted_cost"`
@@ -55,8 +55,8 @@ type Limit struct {
 	LongestDelay   int64  `json:"longest_delay_us"`
 	FirstRefusal   *int64 `json:"first_refusal_us"`
 	LastRefusal    *int64 `json:"last_refusal_us"`
-	KeysRefused    int64  `json:"keys_refused"` // among the keys that were not forgotten
-	Missed         int64  `json:"missed"`       // the count of a key in Worst may be too low by this
+	KeysRefused    int64  `json:"keys_refused"` // counted among the keys that were not forgotten
+	Missed         int64  `json:"missed"`       // the count of a key in Worst may be too low by this much
 	Worst          []Key  `json:"worst"`
 
 	Plans []PlanResult `json:"plans,omitempty"` // with Options.Plan
@@ -66,9 +66,9 @@ type Limit struct {
 
 // PlanResult is the result of the requests that named one plan.
 type PlanResult struct {
-	Plan    string `json:"plan"` // "" is none, or one that the limit does not have
+	Plan    string `json:"plan"` // "" for no plan, or one that the limit does not have
 	Granted int64  `json:"granted"`
-	Refused int64  `json:"refused"` // by this limit or another
+	Refused int64  `json:"refused"` // refused by this limit or another
 }
 
 func (p *PlanResult) add(v verdict) {
@@ -143,7 +143,7 @@ func (r *run) limit(j *judged) Limit {
 		l.ParentOf = j.of.Name
 	}
 	for plan, p := range j.byPlan {
-		if p.Plan = j.plans[plan].Plan; p.Plan == "" && plan > 0 { // a plan of another limit
+		if p.Plan = j.plans[plan].Plan; p.Plan == "" && plan > 0 { // a plan that belongs to another limit
 			l.Plans[0].Granted += p.Granted
 			l.Plans[0].Refused += p.Refused
 		} else {

@@ -13,8 +13,8 @@ import (
 )
 
 // sorter sorts records by time and line in bounded memory. Records are collected in a
-// buffer; a full buffer is sorted and written to a temporary file as a run; each merges the
-// runs.
+// buffer; a full buffer is sorted and written to a temporary file as a run; the method each
+// merges the runs.
 type sorter struct {
 	count int64 // records
 
@@ -23,7 +23,7 @@ type sorter struct {
 	keyBytes int // of recs
 	dir      string
 	file     *os.File
-	ends     []int64 // of the runs in the file
+	ends     []int64 // where each run ends in the file
 }
 
 // keyBytes is the room for keys in the buffer, per record.
@@ -57,7 +57,7 @@ func (s *sorter) spill() (err error) {
 		if s.file, err = os.CreateTemp(s.dir, "dipwell-replay-*"); err != nil {
 			return err
 		}
-		_ = os.Remove(s.file.Name()) // on Unix: the file then goes when the process ends
+		_ = os.Remove(s.file.Name()) // on Unix the removed file lasts until the process ends
 	}
 	s.sort()
 	out := bufio.NewWriter(s.file)
@@ -75,7 +75,7 @@ func (s *sorter) spill() (err error) {
 	return err
 }
 
-// each calls do for all records in order.
+// each calls do for all records in order of time and line.
 func (s *sorter) each(do func(*record) error) error {
 	if s.file != nil {
 		if err := s.spill(); err != nil {
@@ -106,7 +106,7 @@ const mergeBytes = 16 << 20
 
 // merge calls do for the records of all runs, in order.
 func (s *sorter) merge(do func(*record) error) error {
-	var q []*cursor // by their next record
+	var q []*cursor // cursors as a heap, ordered by their next record
 	from := int64(0)
 	for _, end := range s.ends {
 		c := &cursor{run: gob.NewDecoder(bufio.NewReaderSize(io.NewSectionReader(s.file, from, end-from), min(64<<10, mergeBytes/len(s.ends))))}
@@ -143,7 +143,7 @@ type cursor struct {
 }
 
 func (c *cursor) next() error {
-	c.rec = record{Key: c.rec.Key[:0]} // what is zero is not in the run
+	c.rec = record{Key: c.rec.Key[:0]} // reset, because zero fields are not in the run
 	if err := c.run.Decode(&c.rec); err != nil {
 		return fmt.Errorf("sort the log: %w", err)
 	}

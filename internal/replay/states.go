@@ -3,7 +3,7 @@ package replay
 import "github.com/dipwell/dipwell/store"
 
 // states is the store.Table of the rows of a group's ops. A replay makes no reservations
-// and holds, so that no row has records, and other methods are not called.
+// and holds, so no row has records, and methods for these are not called.
 type states struct {
 	store.Table
 	ops  []store.Op

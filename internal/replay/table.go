@@ -13,10 +13,10 @@ import (
 // then the idle keys with the fewest refusals are forgotten, and missed bounds the
 // error.
 //
-// A table has the keys of the limits whose keys have the same number of parts, or of those
-// that are shared.
+// A table has the keys of those limits whose keys have the same number of parts, or of the
+// shared limits.
 type table struct {
-	up     int // of the limits
+	up     int // by how many parts the keys of these limits are shorter
 	defs   []*store.Definition
 	most   int // number of keys at which forget is called before one is added
 	budget int // Options.MaxKeys
@@ -29,7 +29,7 @@ type table struct {
 	forgotten int64   // keys
 	missed    []int64 // by limit; see Limit.Missed
 
-	id int32 // of the present record's key
+	id int32 // index of the present record's key
 }
 
 func newTable(up, most int) *table {

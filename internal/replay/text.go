@@ -119,7 +119,7 @@ func (l *Limit) keys(w io.Writer) {
 		fmt.Fprintf(t, "%s\t%s\t%.1f %%\t%s\t%s\t%s\t  %s\n", thousands(k.Refused), thousands(k.Granted),
 			100*float64(k.Refused)/float64(all), wait(k.LongestWait), clockTime(k.FirstRefusal), clockTime(k.LastRefusal), shown(k.Key))
 	}
-	_ = t.Flush() // out keeps the error
+	_ = t.Flush() // the writer out keeps the error
 	if more := l.KeysRefused - int64(len(l.Worst)); more > 0 {
 		fmt.Fprintf(w, "  and %s more\n", count(more, "key"))
 	}

@@ -15,7 +15,7 @@ var layouts = []string{
 	"Mon, 02 Jan 2006 15:04:05 -0700", "Mon, 02 Jan 2006 15:04:05", time.ANSIC,
 }
 
-const clf = "02/Jan/2006:15:04:05 -0700" // of the Common Log Format
+const clf = "02/Jan/2006:15:04:05 -0700" // the time format of the Common Log Format
 
 // wordLayouts are the forms of times in the logs of words that replay knows by name.
 var wordLayouts = []string{clf, time.RFC3339, "02/Jan/2006:15:04:05"}
@@ -30,7 +30,7 @@ const firstTime = 946_684_800 * second
 // times parses times. It keeps the last one, because most lines have the time of the line
 // before.
 type times struct {
-	latest int64 // the end of tomorrow
+	latest int64 // latest valid time: the end of tomorrow
 	words  bool  // only wordLayouts
 	layout string
 	text   []byte

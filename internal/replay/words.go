@@ -13,7 +13,7 @@ import (
 type wordFormat struct{ name, columns string }
 
 // wordFormats are the formats that replay knows by name, in the order in which they are
-// tried. Columns are in brackets or quotes as in the log. * is any number of words.
+// tried. Columns are in brackets or quotes as in the log. * stands for any number of words.
 var wordFormats = []wordFormat{
 	{"alb", `type time elb ip target request_time target_time response_time status target_status received bytes "request" "agent"`},
 	{"elb", `time elb ip backend request_time backend_time response_time status backend_status received bytes "request" "agent"`},
@@ -26,7 +26,7 @@ var wordFormats = []wordFormat{
 // words reads a format of words. It reads a line only up to the last field that it needs.
 type words struct {
 	name    string
-	before  []string // columns before [time]
+	before  []string // columns that come before [time]
 	after   []string // the others
 	bracket bool     // the time is in brackets
 	time    int      // its column
@@ -114,7 +114,7 @@ func (w *words) split(text []byte, columns []string, all bool) {
 		text = bytes.TrimLeft(text, " ")
 		var word []byte
 		switch {
-		case c == "*": // all but the last word
+		case c == "*": // all words but the last
 			text = bytes.TrimRight(text, " ")
 			text = text[bytes.LastIndexByte(text, ' ')+1:]
 		case c[0] == '"':
@@ -155,13 +155,13 @@ func (w *words) fits(line []byte) (time, address bool) {
 	}
 	_, err := front.ParseAddr(firstOf(ip[0].text))
 	switch w.name {
-	case "haproxy": // other logs may have an address before the time too, but not a port
+	case "haproxy": // other logs may also have an address before the time, but not a port
 		_, err = netip.ParseAddrPort(string(ip[0].text))
 	case "envoy":
 		if line[0] != '[' {
 			return false, false
 		}
-	case "vhost_combined": // a list of addresses, which may be missing, is no host
+	case "vhost_combined": // a list of addresses, which may be missing, is not a host
 		return false, err == nil && string(w.cols[0]) != "-"
 	}
 	return true, err == nil
