@@ -11,7 +11,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A trail is a log of a store, for its Abilities. It is kept only in the file.
+// A trail is a log of entries of a store. The log is kept only in the file.
 type trail struct {
 	*Store
 	log *catalog.EntryLog
@@ -49,7 +49,7 @@ func (s trail) Audit(ctx context.Context, before string, n int) (page []store.Au
 	if s.state.Load()&stateClosed != 0 {
 		return nil, errClosed
 	}
-	s.disk.mu.Lock() // otherwise it could read what a transaction still rolls back
+	s.disk.mu.Lock() // otherwise it could read entries that a transaction still rolls back
 	defer s.disk.mu.Unlock()
 	err = s.disk.each(ctx, func(rows *sql.Rows) error {
 		var e store.AuditEntry

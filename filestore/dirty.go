@@ -19,8 +19,8 @@ import (
 // have the same one with a probability of 2^-64.
 type dirty struct {
 	seed    maphash.Seed
-	current atomic.Pointer[cycle] // where new keys go
-	cells   []atomic.Uint64       // fingerprints of keys in the set, XOR the salt of their cycle
+	current atomic.Pointer[cycle] // the cycle to which new keys are added
+	cells   []atomic.Uint64       // fingerprints of keys in the set, XORed with the salt of their cycle
 	shards  [numShards]dirtyShard
 	max     int64         // keys
 	onMax   func()        // called when a cycle has max keys
@@ -34,7 +34,7 @@ const (
 	minMaxDirty = 1 << 20 // keys
 )
 
-// A cycle is one write to the disk: of the keys that changed since the cycle before.
+// A cycle is one write to the disk, with the keys that changed since the cycle before.
 type cycle struct {
 	number int64
 	salt   uint64       // XORed with the fingerprints of its keys
@@ -96,8 +96,8 @@ func (d *dirty) fingerprint(def *store.Definition, key string) uint64 {
 	return maphash.String(d.seed, key) ^ uint64(uintptr(unsafe.Pointer(def)))*0xff51afd7ed558ccd
 }
 
-// add adds a key after it changed. A cycle that was swapped out before add may miss
-// the change; the next one has it.
+// add adds a key after it changed. If the current cycle is swapped out before add,
+// it may miss the change; the next cycle has it.
 func (d *dirty) add(def *store.Definition, key string) {
 	f := d.fingerprint(def, key)
 	if d.cells[f%numCells].Load() != f^d.current.Load().salt {
@@ -105,7 +105,7 @@ func (d *dirty) add(def *store.Definition, key string) {
 	}
 }
 
-// addTo is add that returns the cycle of the key.
+// addTo is add, but it also returns the cycle of the key.
 func (d *dirty) addTo(k memory.Touched) *cycle {
 	f := d.fingerprint(k.Def, k.Key)
 	if c := d.current.Load(); !k.GaveBack && d.cells[f%numCells].Load() == f^c.salt {
@@ -140,7 +140,7 @@ func (d *dirty) addSlow(f uint64, k memory.Touched) *cycle {
 func notify(to chan struct{}) {
 	select {
 	case to <- struct{}{}:
-	default: // a signal is pending
+	default: // a signal is already pending
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"sync"
 
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	_ "modernc.org/sqlite" // registers the driver "sqlite"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -34,13 +34,13 @@ type disk struct {
 	file *dataFile
 	db   *sql.DB
 
-	mu     sync.Mutex // one transaction at a time
+	mu     sync.Mutex // held during a transaction, so that there is one at a time
 	conn   *sql.Conn
 	put    *sql.Stmt
 	remove *sql.Stmt
 }
 
-var background = context.Background() // for statements: the outcome of an interrupted one would be unknown
+var background = context.Background() // context of statements: the outcome of an interrupted one would be unknown
 
 // openDisk locks the file and opens it. If there is no file, it creates one.
 func openDisk(path string) (d *disk, err error) {
@@ -58,7 +58,7 @@ func openDisk(path string) (d *disk, err error) {
 	}
 	d = &disk{path: path, file: file}
 	if err = d.connect(); err != nil {
-		_ = d.close() // err says more
+		_ = d.close() // err says more than a close error would
 		return nil, err
 	}
 	return d, nil
@@ -84,8 +84,8 @@ func resolve(path string) (string, error) {
 	return path, nil
 }
 
-// checkLost rejects a path without a file beside which there is a file's log. The file was
-// missing before; another process may have created it since, and then its log.
+// checkLost rejects a path at which there is no file but beside which there is a file's log.
+// The file was missing before; another process may have created it since, and then its log.
 func checkLost(path string) error {
 	_, logErr := os.Lstat(path + "-wal")
 	if _, err := os.Lstat(path); logErr == nil && errors.Is(err, fs.ErrNotExist) {
@@ -95,7 +95,7 @@ func checkLost(path string) error {
 }
 
 // create creates the file under another name and links it to its own, so that it is complete
-// or not there, and a file that another process creates meanwhile stays.
+// or missing, and a file that another process creates meanwhile stays.
 func create(path string) (err error) {
 	if err = checkLost(path); err != nil {
 		return err
@@ -105,7 +105,7 @@ func create(path string) (err error) {
 			err = fmt.Errorf("file %s: cannot be created: %w", path, err)
 		}
 	}()
-	part, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new") // only for the owner, because keys may name people
+	part, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new") // readable only for the owner, because keys may name people
 	if err != nil {
 		return err
 	}
@@ -177,8 +177,8 @@ func (d *disk) readError(err error) error {
 
 // write writes a group in one transaction.
 func (d *disk) write(g *group, idOf func(name string) (int64, bool)) error {
-	// In the order of the file, and stable: of two rows of a key, the one that was read later
-	// is written last.
+	// The rows are sorted in the order of the file, and stably: of two rows of a key, the one
+	// read later is written last.
 	slices.SortStableFunc(g.buckets, func(a, b bucket) int { return cmp.Or(cmp.Compare(a.limit, b.limit), cmp.Compare(a.key, b.key)) })
 	return d.tx(func() error {
 		for i := range g.buckets {
@@ -225,7 +225,7 @@ func (d *disk) writeReservation(of store.Reservation, h *store.Pending, idOf fun
 	for _, p := range h.Parts {
 		limit, ok := idOf(p.Limit)
 		if !ok {
-			continue // its limit was dropped
+			continue // the row's limit was dropped
 		}
 		if err := d.exec("update records set id = ?, parts = ? where limit_id = ? and key = ? and mark = ? and number = ?", id, len(h.Parts), limit, p.Key, p.Mark, p.Number); err != nil {
 			return err
@@ -245,7 +245,7 @@ func (d *disk) each(ctx context.Context, f func(*sql.Rows) error, query string, 
 	if err != nil {
 		return err
 	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
+	defer func() { _ = rows.Close() }() // the rows were read to their end, or given up
 	for rows.Next() {
 		if err = f(rows); err != nil {
 			return err

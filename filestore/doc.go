@@ -3,7 +3,7 @@
 //
 // Rows that changed are written to the file in groups, one transaction for all
 // changes since the last one. Config.Every says when a call is answered: either
-// from memory, so that a crash can lose the decisions of at most that long, or only
+// from memory, so that a crash can lose the decisions of at most that time, or only
 // once its group is on the disk (Each).
 //
 // If the disk cannot keep up, calls do not wait for it: the next group is larger, and a

@@ -11,12 +11,12 @@ import (
 
 // Condition is the state of a file, as found by Inspect.
 type Condition struct {
-	Path    string // absolute, without symbolic links
+	Path    string // absolute path of the file, without symbolic links
 	Missing bool   // there is no file; Open would create it
-	Schema  int    // version of the format
-	Wanted  int    // version that this program reads and writes
-	InUse   bool   // a process has it open
-	PID     int    // of that process; 0 if unknown
+	Schema  int    // version of the file's format
+	Wanted  int    // version of the format that this program reads and writes
+	InUse   bool   // a process has the file open
+	PID     int    // id of that process; 0 if unknown
 }
 
 // Inspect reads a file's header and changes nothing. A file in use is not an error.

@@ -55,7 +55,7 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 	return out, ctx.Err()
 }
 
-// next after a key is the text that follows it in byte order: no key has a NUL.
+// The key next after a key is the first text that follows it in byte order: no key has a NUL.
 const next = "\x00"
 
 // page reads up to n rows of a limit, in order of key, beginning at the key from.
@@ -86,7 +86,7 @@ const (
 	sweepPause = 100 * time.Millisecond // minimum time between two pages
 )
 
-// sweepPos is the row where a sweep continues.
+// sweepPos is the row at which a sweep continues.
 type sweepPos struct {
 	limit int64
 	key   string
@@ -131,7 +131,7 @@ func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 
 // sweep reads a page of rows and deletes up to n of them that are full or whose
 // limit was dropped. A row that was charged in memory meanwhile is written again by the
-// next cycle. After the last page it deletes what is too old of the logs.
+// next cycle. After the last page sweep deletes entries of the logs that are too old.
 func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool, err error) {
 	defs := s.limits.byID(s.mem.Registry())
 	now := s.now()
@@ -140,14 +140,14 @@ func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool,
 		seen := 0
 		err := d.each(background, func(rows *sql.Rows) error {
 			seen++
-			var held bool // it has lows, which are converted with its records
+			var held bool // the row has lows, which are converted with its records
 			r, err := scanBucket(rows, &held)
 			if err != nil {
 				return err
 			}
 			at.limit, at.key = r.limit, r.key
 			def := defs[r.limit]
-			leave := def != nil && (terms.IsOverride(r.state.Version) || held && r.state.Version != def.Number) // the end of an override writes its rows
+			leave := def != nil && (terms.IsOverride(r.state.Version) || held && r.state.Version != def.Number) // when an override ends, its rows are written
 			if len(full) < n && !leave && (def == nil || def.Full(r.state, now)) {
 				full = append(full, rowKey{r.limit, r.key})
 			}

@@ -20,7 +20,7 @@ import (
 type limits struct {
 	s   *Store
 	reg store.Registry
-	ids sync.Map // by name, int64
+	ids sync.Map // by name: the id as int64
 }
 
 var _ store.Definer = (*limits)(nil)
@@ -84,9 +84,9 @@ func (p *limits) read() error {
 }
 
 const (
-	maxPast    = 64   // past versions of a limit above which Define converts the rows of older versions and deletes these
-	keepPast   = 32   // versions that are kept in any case, for the rows that a decorator keeps
-	renewChunk = 1000 // keys that are converted in one transaction
+	maxPast    = 64   // if a limit has more past versions, Define converts the rows of older versions and deletes these
+	keepPast   = 32   // newest versions that are kept in any case, for rows that a decorator keeps
+	renewChunk = 1000 // number of keys that are converted in one transaction
 )
 
 // Define implements store.Definer.
@@ -94,7 +94,7 @@ func (p *limits) Define(_ context.Context, l store.Limit, owner string) (*store.
 	if p.s.state.Load()&stateClosed != 0 {
 		return nil, p.s.unavailable()
 	}
-	p.s.fitting.Lock() // until the store in memory has the definition
+	p.s.fitting.Lock() // held until the store in memory has the definition
 	defer p.s.fitting.Unlock()
 	old := p.reg.Lookup(l.Name)
 	d, err := p.reg.Define(p.s.now(), l, owner)
@@ -130,7 +130,7 @@ func (p *limits) restore(name string, old *store.Definition) {
 	p.reg.InstallOne(name, defs)
 }
 
-// storeError wraps an error of the file in the class that fits.
+// storeError wraps an error of the file in the class of errors that fits.
 func (s *Store) storeError(err error) error {
 	if err == nil || errors.Is(err, store.ErrStore) {
 		return err
@@ -199,7 +199,8 @@ func (p *limits) renew(d *store.Definition) error {
 	return s.writer.flush()
 }
 
-// olderKeys returns the first keys after a key of which something is of an older version.
+// olderKeys returns the first keys, after a given key, that have a row or override of an older
+// version.
 func (d *disk) olderKeys(id int64, present uint32, after *string) (keys []string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -230,7 +231,7 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 	disk := p.s.disk
 	id, _ := p.lookupID(name)
 	w := &p.s.writer
-	w.mu.Lock() // no cycle may write what it has read of the limit before
+	w.mu.Lock() // no cycle may still write what it has read of the limit
 	defer w.mu.Unlock()
 	err := disk.tx(func() error {
 		return errors.Join(disk.exec("delete from limits where id = ?", id),

@@ -12,7 +12,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// tooMany is the error of a file that has more than a bound in Config allows.
+// tooMany is the error for a file that has more entries than a bound in Config allows.
 type tooMany struct{ error }
 
 func (e tooMany) Unwrap() error { return e.error }
@@ -41,8 +41,8 @@ func (s *Store) load(c Config) error {
 	case err != nil:
 		return s.disk.readError(err)
 	}
-	// Holds that memory forgets before anybody watches it. If this fails, the next Open
-	// does it.
+	// These holds were forgotten by the memory before anybody watched it. If
+	// deleting them fails, the next Open does it.
 	_ = s.disk.exec("delete from holds where forget <= ?", s.now())
 	return nil
 }
@@ -78,7 +78,7 @@ func (s *Store) loadRows(defs map[int64]*store.Definition, records map[rowKey][]
 		}
 		d := defs[at.limit]
 		if d == nil {
-			return nil // its limit was dropped; a sweep deletes it
+			return nil // the row's limit was dropped; a sweep deletes it
 		}
 		var err error
 		if row.Version = uint32(version); version != column(row.Version) {

@@ -24,9 +24,9 @@ type dataFile struct {
 	info fs.FileInfo
 }
 
-// dataFiles are those of this process. If a process closes any descriptor of a file, the
-// system drops SQLite's locks on that file. So nothing here opens a file that is in the list,
-// and mu is held for as long as a file is open that is not.
+// dataFiles are the data files that this process has open. If a process closes any descriptor
+// of a file, the system drops SQLite's locks on that file. So this package opens no file that
+// is in the list, and holds mu for as long as a file is open that is not in it.
 var dataFiles struct {
 	mu   sync.Mutex
 	open map[*dataFile]struct{}
@@ -59,7 +59,7 @@ func openLocked(path string) (*dataFile, error) {
 	}
 	err = lock(f)
 	if errors.Is(err, errLocked) {
-		_, pid, _ := locked(f) // only for the message
+		_, pid, _ := locked(f) // pid is only for the message
 		err = inUse(path, pid)
 	} else if err != nil {
 		err = fmt.Errorf("lock file %s: %w", path, err)
@@ -79,7 +79,7 @@ func openLocked(path string) (*dataFile, error) {
 	return d, nil
 }
 
-// statRegular returns an error for what is no regular file, because opening it could wait.
+// statRegular returns an error for anything but a regular file, because opening it could wait.
 func statRegular(path string) (fs.FileInfo, error) {
 	info, err := os.Lstat(path)
 	if err == nil && !info.Mode().IsRegular() {

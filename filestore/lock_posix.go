@@ -4,7 +4,8 @@ package filestore
 
 import "golang.org/x/sys/unix"
 
-// A lock of the process. What these systems offer besides (flock) excludes SQLite's locks.
+// This is a lock of the process. The other kind of lock on these systems (flock) excludes
+// SQLite's locks.
 const (
 	setLock = unix.F_SETLK
 	getLock = unix.F_GETLK

@@ -10,15 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const noFollow = unix.O_NOFOLLOW | unix.O_NONBLOCK // not to wait for a FIFO
+const noFollow = unix.O_NOFOLLOW | unix.O_NONBLOCK // O_NONBLOCK so as not to wait for a FIFO
 
-// lock locks a file for one process. It returns errLocked if another one has locked it.
+// lock locks a file for one process. lock returns errLocked if another process has locked the
+// file.
 func lock(f *os.File) error {
 	err := unix.FcntlFlock(f.Fd(), setLock, byteLock(lockAt))
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 		return errLocked
 	}
-	if err == nil { // a lock of the process, from which the system can tell its id
+	if err == nil { // a lock of the process, for which the system can tell the process id
 		_ = unix.FcntlFlock(f.Fd(), unix.F_SETLK, byteLock(lockAt+1))
 	}
 	return err

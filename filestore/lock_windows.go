@@ -8,15 +8,16 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-const noFollow = 0 // resolve has looked for links
+const noFollow = 0 // resolve has already looked for links
 
-// locked locks the file for a moment, so lock tries again.
+// The function locked locks the file for a moment, so lock tries again.
 const (
 	lockTries = 5
 	lockPause = 20 * time.Millisecond
 )
 
-// lock locks a file for one process. It returns errLocked if another one has locked it.
+// lock locks a file for one process. lock returns errLocked if another process has locked the
+// file.
 func lock(f *os.File) (err error) {
 	for range lockTries {
 		if err = lockByte(f, windows.LOCKFILE_EXCLUSIVE_LOCK); !errors.Is(err, errLocked) {
@@ -27,8 +28,8 @@ func lock(f *os.File) (err error) {
 	return err
 }
 
-// locked returns whether another process has locked the file. Its id is not known. A lock that
-// locked gets ends when f is closed.
+// locked returns whether another process has locked the file. Its id is not known. If locked
+// gets the lock, the lock ends when f is closed.
 func locked(f *os.File) (is bool, pid int, err error) {
 	if err = lockByte(f, 0); errors.Is(err, errLocked) {
 		return true, 0, nil

@@ -12,14 +12,14 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// The overrides of a store, for its Abilities.
+// This file has the ability Overrides of a store.
 type overrides struct{ *Store }
 
 var _ store.Overrider = overrides{}
 
 // SetOverride sets the override of a key, as store.Overrider says. When it returns, the
 // override is on the disk. If the disk fails meanwhile, the error wraps
-// store.ErrOutcomeUnknown: the override decides, and will be written once the disk does.
+// store.ErrOutcomeUnknown: the override decides, and is written once the disk works again.
 func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
 	s.fitting.RLock()
 	defer s.fitting.RUnlock()
@@ -30,8 +30,8 @@ func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store
 	return o, err
 }
 
-// EndOverride ends an override of a key, and returns it. When it returns, that is on the
-// disk.
+// EndOverride ends an override of a key, and returns it. When it returns, the end is on
+// the disk.
 func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key string, kind store.OverrideKind) (ended *store.Override, err error) {
 	err = s.changeOverride(d, key, func() (err error) {
 		ended, err = s.mem.EndOverride(ctx, d, key, kind)
@@ -78,7 +78,7 @@ func (s *Store) loadOverrides(defs map[int64]*store.Definition) error {
 		}
 		d := defs[limit]
 		if d == nil {
-			return nil // its limit was dropped
+			return nil // the override's limit was dropped
 		}
 		o, err := catalog.DecodeOverride(key, text)
 		for x := o; err == nil && x != nil; x = x.Under {

@@ -13,7 +13,7 @@ func (s *Store) quick(def *store.Definition, key string, verb store.Verb, cost i
 	}
 	a, held, ok = s.memQuick(def, key, verb, cost, checked)
 	if held != nil {
-		held.Unlock() // before add, which may wait
+		held.Unlock() // unlocked before add, which may wait
 	}
 	if ok && a.Granted > 0 {
 		s.dirty.add(def, key)

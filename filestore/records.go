@@ -42,7 +42,7 @@ func lowsText(l *store.Lows) any {
 	}
 	text, err := json.Marshal(l)
 	if err != nil {
-		panic(err) // cannot happen with numbers
+		panic(err) // cannot happen, because there are only numbers
 	}
 	return string(text)
 }
@@ -81,14 +81,14 @@ func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]stor
 		}
 		d := defs[row.limit]
 		if d == nil {
-			return nil // its limit was dropped; a sweep deletes it
+			return nil // the row's limit was dropped; a sweep deletes it
 		}
 		if err := checkRecord(&r); err != nil {
 			return fmt.Errorf("limit %s, key %q: %w", d.Name, row.key, err)
 		}
 		records[row] = append(records[row], r)
 		if text == "" {
-			return nil // no reservation can cancel it
+			return nil // no reservation can cancel the record
 		}
 		if pending[text] == nil {
 			pending[text], parts[text] = &store.Pending{Due: r.Ends}, of
@@ -97,7 +97,7 @@ func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]stor
 		return nil
 	}, "select limit_id, key, mark, number, units, slack, unit, due, ends, rest, hold, expires, coalesce(id, ''), parts from records order by number")
 	for id, h := range pending {
-		if parts[id] > len(h.Parts) { // one of its keys was reset
+		if parts[id] > len(h.Parts) { // one of the reservation's keys was reset
 			delete(pending, id)
 		}
 	}
@@ -111,7 +111,7 @@ func checkRecord(r *store.Record) error {
 		}
 	}
 	for _, at := range []int64{r.Due, r.Ends, r.Expires} {
-		if at < 0 || at > 2*store.MaxInt { // the sum of a time and a delay, each at most MaxInt
+		if at < 0 || at > 2*store.MaxInt { // the sum of a time and a delay, each of which is at most MaxInt
 			return fmt.Errorf("record %d of list %d has an instant out of range: %d", r.Number, r.Mark, at)
 		}
 	}
@@ -138,7 +138,7 @@ func (s *Store) loadRecords(defs map[int64]*store.Definition, records map[rowKey
 	return nil
 }
 
-// parseLows reads what lowsText has written. Lows must be increasing.
+// parseLows reads what lowsText has written. The lows must be increasing.
 func parseLows(text string) (*store.Lows, error) {
 	var l store.Lows
 	if err := json.Unmarshal([]byte(text), &l); err != nil {

@@ -6,7 +6,7 @@ create table limits (
     definition text not null                      -- JSON: settings as in the configuration, owner, and versions, the present one and those before
 );
 
--- A row names the version of its limit that it was last stepped under.
+-- A row names the version of its limit under which it was last stepped.
 create view versions as
 select id as limit_id, definition ->> '$.present.number' as number, definition ->> '$.present.unit' as unit, definition ->> '$.present.burst' as burst from limits
 union all
@@ -23,7 +23,7 @@ create table buckets (
     primary key (limit_id, key)
 ) without rowid;
 
--- What one call took of one row and may still give back.
+-- A record: what one call took of one row and may still give back.
 create table records (
     limit_id integer not null,
     key      text not null,
@@ -42,7 +42,7 @@ create table records (
     primary key (limit_id, key, mark, number)
 ) without rowid;
 
--- What decides the calls of a key until a time.
+-- An override, which decides the calls of a key until its end.
 create table overrides (
     limit_id integer not null,
     key      text not null,
@@ -50,7 +50,7 @@ create table overrides (
     primary key (limit_id, key)
 ) without rowid;
 
--- Holds, as JSON. Their records are those of the rows.
+-- Holds, as JSON. The records of holds are with those of the rows.
 create table holds (
     id      text primary key,
     forget  integer not null, -- when the row may be deleted
@@ -94,7 +94,7 @@ create table usage (
     primary key (limit_id, key, hour)
 ) without rowid;
 
--- The store's clock when it was last written; it never runs behind.
+-- The store's clock when it was last written; the store never goes back behind it.
 create table clock (now integer not null);
 insert into clock values (0);
 

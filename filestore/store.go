@@ -24,14 +24,14 @@ const (
 	maxEvery     = time.Hour
 )
 
-// Config configures a Store. The zero value means the defaults.
+// Config configures a Store. The zero Config means the defaults.
 type Config struct {
 	// Every is how long a decision may be only in memory, where a crash loses it: 10 ms to 1
-	// hour, or Each for no time. Default 100 ms.
+	// hour, or Each for no time. Default of Every: 100 ms.
 	Every time.Duration
 	// MaxKeys bounds the keys in memory, as in memstore.Config, with the same default. Calls
-	// that would exceed it or a bound below fail with store.ErrFull. Open fails if the file
-	// has more than any of them.
+	// that would exceed MaxKeys or a bound below fail with store.ErrFull. Open fails if the
+	// file has more entries than any of these bounds.
 	MaxKeys int
 	// MaxKeyBytes bounds the memory for the texts of keys, as in memstore.Config.
 	MaxKeyBytes int64
@@ -41,12 +41,12 @@ type Config struct {
 	MaxHolds int
 	// MaxOverrides bounds the overrides, as in memstore.Config.
 	MaxOverrides int
-	// Clock returns the time in µs since the Unix epoch. Default: the monotonic
-	// clock, starting at the wall clock's time when the store is opened, or at the
-	// last time written to the file if that is later.
+	// Clock returns the time in µs since the Unix epoch. Default of Clock: the
+	// monotonic clock, starting at the wall clock's time when the store is opened,
+	// or at the last time written to the file if that is later.
 	Clock func() int64
 	// OnError is called when the disk begins to fail and when a sweep fails. Calls
-	// return the error of a failing disk too. Default: none.
+	// also return the error of a failing disk. Default: none.
 	OnError func(error)
 }
 
@@ -57,7 +57,7 @@ type Store struct {
 	memQuick func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (store.QuickAnswer, *sync.Mutex, bool)
 	path     string
 	every    time.Duration // 0 if Config.Every is Each
-	state    atomic.Uint32 // of the bits below; 0: calls are answered from memory at once
+	state    atomic.Uint32 // the bits below; 0: calls are answered from memory at once
 	dirty    dirty
 	disk     *disk
 	limits   limits
@@ -67,16 +67,16 @@ type Store struct {
 	// Calls that change several keys, or reservations, lock multi for reading. The writer
 	// locks it for writing, so that it sees all of such a call's changes or none.
 	multi       sync.RWMutex
-	multiKeys   []memory.Touched // changed by such calls since the last cycle; see writer.collect
+	multiKeys   []memory.Touched // keys changed by such calls since the last cycle; see writer.collect
 	multiKeysMu sync.Mutex
 
 	failure atomic.Pointer[error]
 	report  func(error)
 }
 
-// Reasons not to answer a call from memory at once.
+// Reasons why a call is not answered from memory at once.
 const (
-	stateEach   = 1 << iota // wait for the disk
+	stateEach   = 1 << iota // calls wait for the disk
 	stateFailed             // the disk is failing
 	stateBehind             // too many keys are dirty
 	stateClosed
@@ -90,9 +90,9 @@ var errClosed = fmt.Errorf("%w: it is closed", store.ErrStore)
 // errBehind is the error of calls while too many keys wait to be written.
 var errBehind = fmt.Errorf("%w: the disk is too far behind", store.ErrStore)
 
-// Open opens or creates the file and loads it into memory. Only one process can have it
-// open. The error names the file and what is wrong with it, or the process that has it
-// open; the file was not changed then.
+// Open opens or creates the file and loads it into memory. Only one process can have
+// the file open. The error names the file and what is wrong with it, or the process
+// that has it open; the file was not changed then.
 func Open(path string, c Config) (*Store, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func Open(path string, c Config) (*Store, error) {
 	s.path = s.disk.path
 	if err = s.load(c); err != nil {
 		if s.mem != nil {
-			_ = s.mem.Close() // err says more
+			_ = s.mem.Close() // err says more than a close error would
 		}
 		return nil, errors.Join(err, s.disk.close())
 	}
@@ -131,10 +131,10 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Abilities returns what the store can do besides Apply. Keys lists those of all limits,
-// with or without ListKeys, because their text is in the file. Ready is an error while the
-// disk fails or is too far behind. There are no lanes, since a call waits for no
-// connection.
+// Abilities returns what the store can do besides Apply. Its Keys lists the keys of all
+// limits, with or without ListKeys, because their text is in the file. Ready returns an
+// error while the disk fails or is too far behind. There are no lanes, since a call waits
+// for no connection.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: &s.limits, Keys: s.keys, Overrides: overrides{s}, Audit: trail{s, &catalog.Changes}, TopKeys: trail{s, &catalog.TopHours}, Usage: usage{s}, Holds: s.mem.Holds, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
@@ -195,7 +195,8 @@ func (s *Store) apply(b *store.Batch) (last *cycle) {
 }
 
 // holdCycle returns a cycle after which the hold of a call is on the disk, or nil without
-// Each. The call may have changed no row: it may be free, or repeat one that still waits.
+// Each. The call may have changed no row: its hold may be free, or repeat one that still
+// waits.
 func (s *Store) holdCycle(g *store.Group) (last *cycle) {
 	if s.every != 0 || g.Hold == nil || g.Err != nil || !g.Allowed {
 		return nil
@@ -225,8 +226,8 @@ func isMulti(b *store.Batch) bool {
 }
 
 // applyFailing is Apply while the store is failing, behind or closed. Groups fail,
-// unless the disk fails and all their limits have FailLocal: these are decided in
-// memory with Source store.SourceFallbackLocal.
+// unless only the disk fails and all their limits have FailLocal: these are
+// decided in memory with Source store.SourceFallbackLocal.
 func (s *Store) applyFailing(b *store.Batch) error {
 	err := s.unavailable()
 	state := s.state.Load()
@@ -256,7 +257,7 @@ func allFailLocal(g *store.Group) bool {
 	return !g.Cancel && !g.Settles()
 }
 
-// unavailable returns the error of calls that are not decided, or nil.
+// unavailable returns the error for calls that are not decided, or nil.
 func (s *Store) unavailable() error {
 	state := s.state.Load()
 	switch {
@@ -274,7 +275,7 @@ func (s *Store) unavailable() error {
 }
 
 // Close writes the remaining changes, closes the file and unlocks it. Call it after all
-// calls have returned. The error is that of the last write or of closing.
+// calls have returned. Close returns the error of the last write or of closing.
 func (s *Store) Close() error {
 	if old := s.state.Or(stateClosed); old&stateClosed != 0 {
 		return nil

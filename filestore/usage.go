@@ -9,8 +9,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// usage has what keys used in each hour, for the Abilities of a store. It is kept only in
-// the file.
+// usage has what keys used in each hour, for the Abilities of a store. Usage is kept only
+// in the file.
 type usage struct{ *Store }
 
 var _ store.UsageKeeper = usage{}
@@ -47,7 +47,7 @@ func (s usage) Usage(ctx context.Context, d *store.Definition, key string, from,
 		return nil, errClosed
 	}
 	id, _ := s.limits.lookupID(d.Name)
-	s.disk.mu.Lock() // otherwise it could read what a transaction still rolls back
+	s.disk.mu.Lock() // otherwise it could read lines that a transaction still rolls back
 	defer s.disk.mu.Unlock()
 	err = s.disk.each(ctx, func(rows *sql.Rows) error {
 		l := store.UsageLine{Limit: d.Name, Key: key}

@@ -20,27 +20,27 @@ import (
 type writer struct {
 	store        *Store
 	mu           sync.Mutex                     // held during a cycle; keys and limits.Put also run cycles
-	keys         []memory.Touched               // of the cycle being written, and of failed ones
-	reservations map[store.Reservation]struct{} // ids of those that changed
-	holds        map[string]struct{}            // ids of those that changed
+	keys         []memory.Touched               // keys of the cycle being written, and of failed ones
+	reservations map[store.Reservation]struct{} // ids of reservations that changed
+	holds        map[string]struct{}            // ids of holds that changed
 	buckets      []bucket
-	records      map[rowKey]map[store.RecordID]*store.Record // that changed; nil if it ended
+	records      map[rowKey]map[store.RecordID]*store.Record // records that changed, by row; nil for one that ended
 	sweepPos     sweepPos
-	writeTime    atomic.Int64 // ns; how long the last cycle took
+	writeTime    atomic.Int64 // how long the last cycle took, in ns
 	stopped      chan struct{}
 	done         sync.WaitGroup
 
-	writing  atomic.Int64 // keys in the cycle being written
+	writing  atomic.Int64 // number of keys in the cycle being written
 	groups   atomic.Int64
 	rows     atomic.Int64
 	failures atomic.Int64
 	late     atomic.Int64
 	window   atomic.Int64 // ns
 	widest   atomic.Int64 // ns
-	lastUS   atomic.Int64 // wall clock, µs
+	lastUS   atomic.Int64 // the wall clock of the last cycle, in µs
 }
 
-// A bucket is a row of the file. It is deleted if nothing is used.
+// A bucket is a row of the file. A bucket is deleted if none of its units are used.
 type bucket struct {
 	limit    int64 // id
 	key      string
@@ -51,7 +51,7 @@ type bucket struct {
 const (
 	retryFirst = 100 * time.Millisecond // delay after a failed cycle, doubled each time
 	retryMax   = 2 * time.Second
-	lateSlack  = 5 * time.Millisecond // a cycle counts as late beyond it, because timers are not exact
+	lateSlack  = 5 * time.Millisecond // a cycle later than this counts as late, because timers are not exact
 )
 
 func (w *writer) start(s *Store) {
@@ -100,8 +100,8 @@ func (w *writer) run() {
 }
 
 // waitForMore waits for more keys, as long as the first key of the cycle may be in memory
-// only, less the time that writing takes, or until there are so many that calls could soon
-// fail. It returns false when the writer is stopped.
+// only, less the time that writing takes, or until there are so many keys that calls could
+// soon fail. It returns false when the writer is stopped.
 func (w *writer) waitForMore(timer *time.Timer) bool {
 	s := w.store
 	if s.every == 0 {
@@ -159,7 +159,7 @@ type group struct {
 	records      map[rowKey]map[store.RecordID]*store.Record
 	reservations map[store.Reservation]store.Pending
 	holds        map[string]store.Hold // a hold without parts is deleted
-	now          int64                 // the store's time, no earlier than that of its rows
+	now          int64                 // the store's time, no earlier than the times of its rows
 }
 
 func (g *group) any() bool {
@@ -168,7 +168,7 @@ func (g *group) any() bool {
 
 // collect reads the rows of the dirty keys from memory. A call that changes several
 // keys must be in the group completely or not at all. So the keys of such calls
-// that came meanwhile are read again under a lock that keeps others out.
+// that came meanwhile are read again, under a lock that keeps such calls out.
 func (w *writer) collect() (g group) {
 	s := w.store
 	now := s.now()
@@ -188,7 +188,7 @@ func (w *writer) collect() (g group) {
 }
 
 // changed adds ids to those that have changed, and returns the present values of all of
-// them.
+// these.
 func changed[K comparable, V any](all map[K]struct{}, ids []K, get func(K) V) map[K]V {
 	for _, id := range ids {
 		all[id] = struct{}{}
@@ -214,7 +214,7 @@ func (w *writer) readBucket(key *memory.Touched, now int64) {
 		c.Found = false
 	}
 	// A row that became full as time passed is also full in the file, unless tokens were
-	// given back, or the row in the file is of another plan, which may be slower.
+	// given back, or the row in the file is under another plan, which may be slower.
 	if !c.Found {
 		c.Row = store.State{Override: c.Row.Override}
 		gaveBack = gaveBack || d != nil && d.Plans != (store.Plans{})
@@ -264,7 +264,7 @@ func classOf(err error) error {
 	return store.ErrStore
 }
 
-// failed keeps the keys for a retry, and makes calls fail.
+// failed keeps the keys of a failed cycle for a retry, and makes calls fail.
 func (w *writer) failed(err error) error {
 	s := w.store
 	w.failures.Add(1)
@@ -283,7 +283,7 @@ func (w *writer) failed(err error) error {
 	return err
 }
 
-// metrics returns those of the table in memory and of the writer, which count since Open.
+// metrics returns the metrics of the table in memory and of the writer, counted since Open.
 func (s *Store) metrics() []store.Metric {
 	w := &s.writer
 	seconds := func(ns int64) float64 { return time.Duration(ns).Seconds() }

@@ -7,7 +7,7 @@ const Full = 1024
 
 // A Config is the target of a limit and the bounds of its fraction.
 type Config struct {
-	Floor  int64 // the lowest fraction, 1 to Full
+	Floor  int64 // the lowest fraction, from 1 to Full
 	Window int64 // µs
 	Slow   int64 // millionths of the calls that may be slow; negative: latency does not count
 	Failed int64 // millionths of the calls that may fail; negative: errors do not count
@@ -16,17 +16,17 @@ type Config struct {
 // The controller's constants: the fraction is multiplied by 4/5 when the target is missed,
 // and grows by 2 % of the rate when it is met and little remained.
 const (
-	minSamples = 20 // with fewer, a share of a few percent cannot be measured
+	minSamples = 20 // with fewer calls, a share of a few percent cannot be measured
 	step       = 21
-	longest    = 10 // windows in which minSamples are awaited
+	longest    = 10 // number of windows in which minSamples are awaited
 	unlikely   = 0.01
 )
 
-// A Sample counts calls behind a limit.
+// A Sample counts calls to what is behind a limit.
 type Sample struct {
 	Count  int64 // calls that ended
-	Slow   int64 // of them, slower than the latency of the target
-	Failed int64 // of them, failed
+	Slow   int64 // number of these calls that were slower than the target's latency
+	Failed int64 // number of these calls that failed
 }
 
 // MaxCount bounds the sums of a window, so that unlikelyMany stays exact enough.
@@ -42,22 +42,22 @@ func (s *Sample) add(o Sample) {
 type Reason string
 
 const (
-	Defined    Reason = "defined"    // it has not changed yet
+	Defined    Reason = "defined"    // the fraction has not changed yet
 	Slow       Reason = "latency"    // more calls were slow than the target allows
 	Failing    Reason = "errors"     // more calls failed than the target allows
 	Used       Reason = "used"       // the target was met, and little remained
 	Unobserved Reason = "unobserved" // nothing was observed for ten windows
 )
 
-// A State is the fraction, and what was seen in the present window.
+// A State is the fraction, and what was observed in the present window.
 type State struct {
 	Fraction int64
-	Begun    int64  // µs: when the present window began
-	Seen     Sample // in the present window
+	Begun    int64  // when the present window began, in µs
+	Seen     Sample // what was observed in the present window
 	Low      bool   // at most 30 % of the capacity remained once in the present window
 	Cut      bool   // the previous window ended with a cut
 	Reason   Reason
-	Changed  int64 // µs: when the fraction changed, for Reason
+	Changed  int64 // when the fraction last changed, for Reason, in µs
 }
 
 // Begin returns the state of a limit of which nothing was observed yet.
@@ -73,7 +73,7 @@ func (c *Config) Add(s State, now int64, o Sample) State {
 	return s
 }
 
-// until ends the windows that are over at the time now.
+// until ends the windows that are over by the time now.
 func (c *Config) until(s State, now int64) State {
 	for {
 		length := longest * c.Window
@@ -137,7 +137,7 @@ func (c *Config) missed(s *Sample) (why Reason, bad int64) {
 func unlikelyMany(k, n, millionths int64) bool {
 	p := float64(millionths) / 1e6
 	if float64(k) <= p*float64(n) {
-		return false // about half of the distribution is above k
+		return false // about half of the distribution is at or above k
 	}
 	if p == 0 {
 		return true

@@ -9,12 +9,12 @@ import (
 // use. The zero Limit has observed nothing.
 type Limit struct {
 	mu    sync.Mutex
-	begun time.Time // of the first use: the times of the state count from it
+	begun time.Time // time of the first use, from which the times of the state count
 	state State
 }
 
 // Add adds a sample, which is zero for a caller that only asks, and returns the present
-// state and when it last changed. The limit has the target c now.
+// state and when it last changed. From now on the limit has the target c.
 func (l *Limit) Add(c *Config, o Sample) (s State, changed time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -26,7 +26,7 @@ func (l *Limit) Add(c *Config, o Sample) (s State, changed time.Time) {
 	return l.state, l.begun.Add(time.Duration(l.state.Changed) * time.Microsecond)
 }
 
-// Remained notes how many tokens of a capacity are left by an answer.
+// Remained notes how many tokens of a capacity an answer left.
 func (l *Limit) Remained(tokens, capacity int64) {
 	if tokens*10 > capacity*3 {
 		return

@@ -44,11 +44,11 @@ func SlideTo(used, most, every int64) int64 {
 	prev, cur := Halves(used)
 	for begin := int64(0); begin <= every; begin += every {
 		if cur <= most {
-			weight := int64(1000) // the largest at which so few count
+			weight := int64(1000) // the largest weight at which so few tokens count
 			if prev > 0 {
 				weight = min(weight, ((most-cur+1)*1000-1)/prev)
 			}
-			if after := ((1000-weight)*every + 999) / 1000; after < every { // a weight of 0 has none
+			if after := ((1000-weight)*every + 999) / 1000; after < every { // a weight of 0 has no such time
 				return begin + after
 			}
 		}

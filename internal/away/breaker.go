@@ -1,5 +1,6 @@
 // Package away has the decorators for a store that does not answer: Breaker fails calls at
-// once, and Fallback decides them in this process. Each wraps a store and is one.
+// once, and Fallback decides them in this process. Each of the two wraps a store and is a
+// store itself.
 package away
 
 import (
@@ -24,7 +25,7 @@ var ErrOpen = fmt.Errorf("%w: it does not answer; the call was not sent and not 
 // BreakerConfig configures a Breaker. A zero field means the default that its comment names.
 type BreakerConfig struct {
 	Failures int           // consecutive unanswered calls before a probe; default 5
-	Patience time.Duration // how long a probe is unanswered before the breaker opens; default 300 ms
+	Patience time.Duration // how long a probe must be unanswered before the breaker opens; default 300 ms
 	Timeout  time.Duration // timeout of a probe, at least Patience; default 1 s
 	Pause    time.Duration // time between two probes; default 100 ms
 
@@ -33,7 +34,7 @@ type BreakerConfig struct {
 	OnChange func(why error)
 
 	Clock func() time.Duration                               // monotonic, from any origin; default this process's monotonic clock
-	Go    func(f func())                                     // starts a probe; default a goroutine
+	Go    func(f func())                                     // starts a probe in the background; default a goroutine
 	After func(d time.Duration, f func()) (stop func() bool) // calls f in the background after d; default a timer
 	Sleep func(ctx context.Context, d time.Duration) error   // default background.Sleep
 }
@@ -65,15 +66,15 @@ type Breaker struct {
 	BreakerConfig
 
 	open     atomic.Bool
-	failures atomic.Int64 // consecutive unanswered calls
+	failures atomic.Int64 // number of consecutive unanswered calls
 	refused  atomic.Uint64
 	noSpace  atomic.Pointer[noSpace] // the last call that found no space, or nil
-	lost     atomic.Pointer[error]   // of the last call without an answer, or nil
+	lost     atomic.Pointer[error]   // the error of the last call without an answer, or nil
 
 	mu        sync.Mutex
 	target    *probeTarget   // what to probe; nil after an answer
-	probing   bool           // probe is running
-	lastProbe *time.Duration // when probe was last started; nil: never
+	probing   bool           // a probe is running
+	lastProbe *time.Duration // when a probe was last started; nil: never
 
 	ctx  context.Context // cancelled by Close
 	stop context.CancelFunc
@@ -112,8 +113,8 @@ func NewBreaker(inner store.Store, c BreakerConfig) *Breaker {
 }
 
 // Abilities returns those of the inner store, except Quick and Lanes. While the breaker is
-// open, the verbs fail at once as calls do, apart from changes of limits, which a store may
-// keep until it answers. Ready fails too, and for noSpaceFor after a call found no space.
+// open, the verbs fail at once as calls do, except changes of limits, which a store may keep
+// until it answers. Ready fails too, also for the time noSpaceFor after a call found no space.
 func (s *Breaker) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
 	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
@@ -197,8 +198,7 @@ func (s *Breaker) recordNoSpace(b *store.Batch) {
 	}
 }
 
-// ready returns an error if calls have shown that the store is not ready, and nil
-// otherwise.
+// ready returns an error if calls have shown that the store is not ready, and nil otherwise.
 func (s *Breaker) ready() error {
 	if s.open.Load() {
 		if why := s.lost.Load(); why != nil {
@@ -215,12 +215,12 @@ func (s *Breaker) ready() error {
 type outcome int
 
 const (
-	unclear    outcome = iota // says nothing about the store: the input was invalid, or the caller has gone
+	unclear    outcome = iota // the result says nothing about the store: the input was invalid, or the caller has gone
 	answered                  // the store answered
 	unanswered                // the store did not answer
 )
 
-// outcomeOf returns the outcome of a batch: answered if any of its groups was.
+// outcomeOf returns the outcome of a batch: answered if any of its groups was answered.
 func outcomeOf(err error, b *store.Batch) outcome {
 	if err != nil {
 		return outcomeOfError(err)

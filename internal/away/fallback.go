@@ -17,9 +17,9 @@ import (
 
 // FallbackConfig configures a Fallback. A zero field means the default that its comment names.
 type FallbackConfig struct {
-	MaxKeys int          // rows in memory that are not full, about 45 bytes each; default 1<<20; more are not copied
+	MaxKeys int          // rows in memory that are not full, about 45 bytes each; default 1<<20; further ones are not copied
 	Clock   func() int64 // monotonic, in µs from any origin; default this process's monotonic clock
-	Wall    func() int64 // in µs since the Unix epoch, until the store has answered; default this machine's clock
+	Wall    func() int64 // time in µs since the Unix epoch, used until the store has answered; default this machine's clock
 }
 
 const (
@@ -43,18 +43,18 @@ const (
 // changed definition takes effect with the first call that uses it. A call that failed
 // although the store charged it is charged twice.
 //
-// Plans decide here as in the store, and so does the override of a key, if an answer of
-// the store had it. Holds that are made here are known only here, and are settled and
-// extended here, also after the store works again; a concurrency limit starts empty.
-// Settling or extending a hold of the store while it fails is an error. A hold that was made
-// here is repeated here with its id, also after the store works again. A hold of the store is
-// not known here: asked for again while the store fails, it is made a second time.
+// Plans decide in memory as in the store, and so does the override of a key, if an answer of
+// the store had it. A hold that this process makes meanwhile is known only to it, and is
+// settled and extended in it, also after the store works again; a concurrency limit starts
+// empty. Settling or extending a hold of the store while it fails is an error. Repeating such
+// a hold with its id returns it, also after the store works again. A hold of the store is not
+// known in this process: requested again while the store fails, it is made a second time.
 //
-// A call with several keys is all or nothing here too. If one of its limits fails closed,
-// the call fails. Limits that fail open allow their part. A reservation made here is
-// known only here. It can be cancelled even after the store works again, but gives
-// nothing back if a row from the store has replaced the row from which it took. Invalid
-// input and calls whose context was cancelled are not decided here.
+// A call with several keys is all or nothing in memory too. If one of its limits fails
+// closed, the call fails. Limits that fail open allow their part. A reservation made in
+// memory is known only to this process. It can be cancelled even after the store works
+// again, but gives nothing back if a row from the store has replaced the row from which
+// it took. Invalid input and calls whose context was cancelled are not decided in memory.
 type Fallback struct {
 	inner  store.Store
 	local  *memory.Store
@@ -68,13 +68,12 @@ type Fallback struct {
 
 	registry *store.Registry // limits of the inner store; nil if it has none
 	mu       sync.Mutex
-	reserved map[string]version // limits with reservations, holds or overrides made here, and the version of the last one
+	reserved map[string]version // limits with reservations, holds or overrides in memory, and the version of the latest of these
 }
 
 var _ store.Store = (*Fallback)(nil)
 
-// NewFallback returns a store that decides locally if inner fails. Close releases its
-// memory.
+// NewFallback returns a store that decides locally if inner fails. Close releases its memory.
 func NewFallback(inner store.Store, c FallbackConfig) (*Fallback, error) {
 	if inner == nil {
 		return nil, errors.New("fallback: the inner store is nil")
@@ -126,7 +125,7 @@ func (s *Fallback) now() int64 {
 }
 
 // learnOffset updates the offset with an answer that the store gave at its time at,
-// between sent and now on this process's clock. The true offset is between at-now
+// between sent and now on this process's clock. The true offset lies between at-now
 // and at-sent. An offset in that range is kept, so that a slow answer does not
 // lower it. After a step of the store's clock it is out of range and replaced.
 func (s *Fallback) learnOffset(at, sent, now int64) {
@@ -170,7 +169,7 @@ func (s *Fallback) remember(g *store.Group, sent int64) {
 		if op.Def.OnStoreError != store.FailLocal || op.Source != store.SourceStore || op.TS == 0 {
 			continue
 		}
-		if op.Def.Algorithm == store.Concurrency { // its rows mean nothing without the holds
+		if op.Def.Algorithm == store.Concurrency { // the rows of a concurrency limit mean nothing without its holds
 			continue
 		}
 		if op.Def.Mode <= store.Shadow {
@@ -206,8 +205,7 @@ func (s *Fallback) decide(g *store.Group, why error) error {
 	return nil
 }
 
-// decideHere decides a group in memory. can is false if the group's limits do not allow
-// that.
+// decideHere decides a group in memory. can is false if the group's limits do not allow that.
 func (s *Fallback) decideHere(g *store.Group) (err error, can bool) {
 	var local store.Batch
 	var ops [store.MaxTakes]store.Op
@@ -262,8 +260,8 @@ func (s *Fallback) applyLocal(b *store.Batch) error {
 	return g.Err
 }
 
-// learnLimit installs a limit if its definition has changed. Some changes, as of the mode,
-// begin no version from which the local store would know.
+// learnLimit installs a limit if its definition has changed. Some changes, such as of the
+// mode, begin no version by which the local store would notice them.
 func (s *Fallback) learnLimit(name string) error {
 	if s.registry == nil {
 		return nil
@@ -302,7 +300,8 @@ func copyAnswers(g, local *store.Group) {
 	}
 }
 
-// cancel cancels a reservation that was made here. Otherwise it returns why.
+// cancel cancels a reservation that was made in memory. If it was not, cancel returns the
+// reason.
 func (s *Fallback) cancel(g *store.Group, why error) error {
 	var b store.Batch
 	group, _ := b.Single()
@@ -313,7 +312,8 @@ func (s *Fallback) cancel(g *store.Group, why error) error {
 	return why
 }
 
-// settle settles or extends a hold that was made here. Otherwise it returns why.
+// settle settles or extends a hold that was made in memory. If it was not, settle returns the
+// reason.
 func (s *Fallback) settle(g *store.Group, why error) error {
 	if !storeFailed(why) && !errors.Is(why, store.ErrUnknownHold) {
 		return why
@@ -340,7 +340,7 @@ func (s *Fallback) settle(g *store.Group, why error) error {
 	return nil
 }
 
-// rememberRecords records which limits have reservations, holds or overrides here.
+// rememberRecords records which limits have reservations, holds or overrides in memory.
 func (s *Fallback) rememberRecords(ops []store.Op) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -380,17 +380,17 @@ type version struct {
 	since  int64
 }
 
-// knows reports whether a version is one of d's limit. Stores keep the last few versions: of
-// one that has many, those before the first are its own too. In PostgreSQL the versions of a
-// limit that was dropped and defined again have the numbers of those before.
+// knows reports whether a version belongs to d's limit. Stores keep only the last few
+// versions: if a limit has many, those before the first kept one belong to it too. In
+// PostgreSQL the versions of a limit that was dropped and defined again have the numbers of
+// those before.
 func knows(d *store.Definition, of version) bool {
 	past := d.Past
 	return of == version{d.Number, d.Since} || len(past) >= fewPast && of.number < past[0].Number && of.since <= past[0].Since ||
 		slices.ContainsFunc(past, func(v *store.Version) bool { return of == version{v.Number, v.Since} })
 }
 
-// fewPast is at most the number of older versions that a store keeps of a limit that is
-// often changed.
+// Every store keeps at least fewPast older versions of a limit that often changes.
 const fewPast = 16
 
 // storeFailed reports whether an error is a failure of the store, rather than

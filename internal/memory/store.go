@@ -18,21 +18,21 @@ import (
 
 // Defaults and bounds of Config.
 const (
-	DefaultMaxKeys         = 10 << 20 // take at most about 450 MB
-	DefaultMaxReservations = 50_000   // take at most about 80 MB
-	DefaultMaxHolds        = 50_000   // take at most about 90 MB
-	DefaultMaxOverrides    = 1 << 17  // take at most about 140 MB, and as much more with the longest notes
+	DefaultMaxKeys         = 10 << 20 // 10 million keys take at most about 450 MB
+	DefaultMaxReservations = 50_000   // 50,000 reservations take at most about 80 MB
+	DefaultMaxHolds        = 50_000   // 50,000 holds take at most about 90 MB
+	DefaultMaxOverrides    = 1 << 17  // 131,072 overrides take at most about 140 MB, and as much more with the longest notes
 	maxKeys                = int64(1) << 36
-	bytesPerKey            = 64        // of MaxKeyBytes; keys of up to 54 bytes take that much
-	defaultMaxKeyBytes     = 256 << 20 // at most, so that all defaults together stay below 2 GB
+	bytesPerKey            = 64        // part of MaxKeyBytes for each key; keys of up to 54 bytes take that much
+	defaultMaxKeyBytes     = 256 << 20 // upper bound of the default, so that all defaults together stay below 2 GB
 	minKeyBytes            = 1 << 10   // room for any one key
 	maxKeyBytes            = maxKeys * bytesPerKey
 	maxReservations        = 1 << 28
 	maxShards              = 256
 )
 
-// Config sets up a Store. The zero value means the defaults. Fields without a comment are those
-// of memstore.Config.
+// Config sets up a Store. The zero Config means the defaults. Fields without a comment are
+// those of memstore.Config.
 type Config struct {
 	MaxKeys         int
 	MaxKeyBytes     int64
@@ -42,25 +42,25 @@ type Config struct {
 	// that a refusal began: at about that number a new one ends the oldest of its shard.
 	MaxOverrides int
 	Clock        func() int64
-	// NotBefore is the earliest time, in µs, that the default clock starts at. It is for
-	// rows that were kept somewhere else and have a later time than the machine's clock.
+	// NotBefore is the earliest time, in µs, that the default clock starts at. NotBefore
+	// is for rows that were kept somewhere else and are later than the machine's clock.
 	NotBefore int64
 	Shards    int
 }
 
-// A Store keeps buckets in memory. It is safe for concurrent use. The identity
-// of a key is a hash of it, seeded per store, of 96 bits.
+// A Store keeps buckets in memory. It is safe for concurrent use. In the table
+// a key is identified by a hash of 96 bits, seeded per store.
 type Store struct {
 	clock        func() int64
 	start        time.Time
-	epoch        int64     // µs: the wall clock at start
+	epoch        int64     // the wall clock at start, in µs
 	secret       [4]uint64 // for the hash of keys
 	max, maxText int64
 	limits       limits
 	reg          store.Registry
 	fitting      sync.RWMutex // locked while a limit changes, and for reading while an override is set
 	shards       []shard
-	mask         uint32 // of the hash bits that are a shard's number
+	mask         uint32 // mask of the hash bits that give the shard's number
 	arena        arena
 	reservations ledger[store.Reservation, store.Pending]
 	holds        ledger[string, store.Hold]
@@ -76,7 +76,7 @@ type Store struct {
 
 	_         [64]byte
 	keys      atomic.Int64
-	textBytes atomic.Int64 // of the texts of keys
+	textBytes atomic.Int64 // memory of the texts of keys
 	records   atomic.Int64 // number of records of reservations
 	overrides atomic.Int64
 	refused   atomic.Int64
@@ -170,8 +170,8 @@ func (s *Store) Apply(_ context.Context, b *store.Batch) error {
 	return nil
 }
 
-// applyPlain decides a group of one op, or of takes, that needs only its rows. Otherwise it
-// returns false and does nothing.
+// applyPlain decides a group of one op, or of takes, that needs only its rows. If the group
+// needs more, it returns false and does nothing.
 func (s *Store) applyPlain(g *store.Group) bool {
 	switch {
 	case g.Cancel || g.Hold != nil:
@@ -244,10 +244,10 @@ func (s *Store) Registry() *store.Registry { return &s.reg }
 
 // Stats are counts of a store at one moment.
 type Stats struct {
-	Keys         int64 // including keys whose buckets have become full and were not reclaimed yet
+	Keys         int64 // keys, also those whose buckets have become full and were not reclaimed yet
 	Refused      int64 // groups that failed because the store was full
-	Reservations int   // including some that are already due
-	Holds        int   // including ended ones that are still kept for repeated calls
+	Reservations int   // reservations, also some that are already due
+	Holds        int   // holds, also ended ones that are still kept for repeated calls
 	Overrides    int64
 	Bytes        int64 // memory of the table and of the texts of keys
 }
@@ -278,7 +278,7 @@ func (s *Store) isClosed() bool {
 	return sh.closed
 }
 
-// noRoom is fullError of a group whose rows do not fit.
+// noRoom is fullError for a group whose rows do not fit.
 func (s *Store) noRoom(n room) error {
 	err := s.fullError()
 	if n.text > 0 && s.textBytes.Load()+n.text > s.maxText {
@@ -287,7 +287,7 @@ func (s *Store) noRoom(n room) error {
 	return err
 }
 
-// fullError counts a group for which there was no room, and returns its error.
+// fullError counts a group for which there was no room, and returns the error for it.
 func (s *Store) fullError() error {
 	s.refused.Add(1)
 	return store.ErrFull

@@ -11,10 +11,10 @@ import (
 
 // A takeRule has the numbers of a rule for the fast paths of a Take.
 type takeRule struct {
-	bucket  bool   // take can decide: a token bucket counted in µs
-	windows bool   // takeInWindow can decide: ticks longer than 1 µs, of equal length
+	bucket  bool   // take can decide on this rule: a token bucket counted in µs
+	windows bool   // takeInWindow can decide on it: ticks longer than 1 µs, of equal length
 	spread  bool   // takeInWindow needs the phase of the key
-	most    uint64 // the largest cost that they can decide, Burst; 0 if neither can
+	most    uint64 // the largest cost that these can decide, Burst; 0 if neither can
 
 	unit, every, add, cap, origin int64
 	enough                        int64  // ticks after which everything has come back
@@ -39,10 +39,10 @@ func newTakeRule(d *store.Definition) takeRule {
 	return t
 }
 
-// few is how many takes takeAll decides at most. Most groups have no more.
+// few is the largest number of takes that takeAll decides. Most groups have no more.
 const few = 4
 
-// A taking is a take of a group.
+// A taking is one of a group's takes.
 type taking struct {
 	*binding
 	*store.Op
@@ -58,7 +58,7 @@ func (s *Store) takeAll(g *store.Group) bool {
 	if len(g.Ops) > few {
 		return false
 	}
-	var room [few]taking         // in the order of their shards, in which calls lock them
+	var room [few]taking         // sorted by shard, the order in which calls lock shards
 	var rows [few]unsafe.Pointer // likely ones
 	for i := range g.Ops {
 		op := &g.Ops[i]
@@ -98,7 +98,7 @@ func (s *Store) takeAll(g *store.Group) bool {
 	return ok
 }
 
-// takeLocked is takeAll at now, once the shards are locked.
+// takeLocked does the work of takeAll at the time now, once the shards are locked.
 func takeLocked(g *store.Group, takes []taking, now int64) bool {
 	allowed := true
 	for i := range takes {
@@ -115,7 +115,7 @@ func takeLocked(g *store.Group, takes []taking, now int64) bool {
 				t.sh.lower(t.i, now, t.Used-t.Cost*t.unit)
 			}
 			row.used, row.ts = t.Used, t.TS
-		} else if t.Allowed { // nothing is taken
+		} else if t.Allowed { // nothing is taken from this row
 			t.answer(now, 0)
 		}
 	}
@@ -128,8 +128,8 @@ func (r *takeRule) decides(op *store.Op) bool {
 	return op.Verb == store.VerbTake && uint64(op.Cost-1) < r.most && op.Floor|op.Fraction == 0
 }
 
-// find finds the row in its shard, which is locked. It returns false if the key has none
-// that is of the take's definition.
+// find finds the row in its shard, which is locked. find returns false if the key has no
+// row, or one that is under another definition than the take's.
 func (t *taking) find() bool {
 	i, row := t.sh.row(t.id, t.tag)
 	t.i = i
@@ -183,8 +183,7 @@ func (r *takeRule) take(used, ts, now, cost int64) (after, t, remaining, retry, 
 }
 
 // takeInWindow is take for windows and intervals of one length, and for buckets counted
-// in ticks longer than 1 µs. If windows are spread, phase is that of the key and must not
-// be 0.
+// in ticks longer than 1 µs. If windows are spread, phase is the key's and must not be 0.
 func (r *takeRule) takeInWindow(used, ts, now, cost, phase int64) (after, t, remaining, retry, reset int64, allowed bool) {
 	origin := r.origin
 	if r.spread {
@@ -216,7 +215,7 @@ func (r *takeRule) left(used, ticks int64) int64 {
 	return algebra.LeftAfter(used, ticks, r.add, r.enough)
 }
 
-// tokens returns the number of whole tokens in free units. It multiplies by
+// tokens returns the number of whole tokens in free units. tokens multiplies by
 // perUnit, which gives at most one token too few. A floating-point division makes
 // a Take 4 % slower. The processor's division makes it 1 % slower, and more on
 // processors where that takes 40 cycles, such as Intel's before 2019.
@@ -232,8 +231,8 @@ func (r *takeRule) tokens(free int64) int64 {
 	return n
 }
 
-// ticksIn returns x / every rounded down. It multiplies by perTick, which gives
-// at most one tick too few; dividing makes a Take of a window 11 % slower.
+// ticksIn returns x / every rounded down. ticksIn multiplies by perTick, which
+// gives at most one tick too few; dividing makes a Take of a window 11 % slower.
 func (r *takeRule) ticksIn(x int64) int64 {
 	if x < 0 {
 		return algebra.FloorDiv(x, r.every)

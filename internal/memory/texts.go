@@ -10,13 +10,13 @@ import (
 )
 
 // texts stores the keys of rows whose limits have ListKeys. A text is two bytes of length
-// and the key, in a chain of cells. All cells are alike, so that the room of keys that are
-// gone serves keys of any length.
+// and the key, in a chain of cells. All cells have the same size, so that the room of keys
+// that are gone serves keys of any length.
 type texts struct {
 	chunks []*[extentCells]cell
 	next   uint32 // the first cell that was never used
-	free   uint32 // a chain of cells
-	unused int    // cells in free
+	free   uint32 // beginning of a chain of free cells
+	unused int    // number of cells in free
 }
 
 // A cell holds part of a text.
@@ -46,11 +46,11 @@ func textOf(d *store.Definition, key string) int64 {
 	return textSize(key)
 }
 
-// readyText allocates cells for texts of that many cells. It returns false if there is no
-// memory.
+// readyText allocates cells for texts of the given number of cells. It returns false if
+// there is no memory.
 func (sh *shard) readyText(cells int) bool {
 	t := &sh.texts
-	t.next = max(1, t.next) // a reference of 0 means none
+	t.next = max(1, t.next) // a reference of 0 means that there is none
 	for len(t.chunks)*extentCells-int(t.next)+t.unused < cells {
 		if int64(len(t.chunks)+1)*int64(extentCells) > math.MaxUint32 {
 			return false
@@ -65,8 +65,8 @@ func (sh *shard) readyText(cells int) bool {
 }
 
 // keepText stores the key of the row at i, unless it is there already. It returns false if
-// there is no room. It leaves the cells that ready has allocated for rows that the same call
-// adds.
+// there is no room. keepText leaves the cells that ready has allocated for rows that the
+// same call adds.
 func (sh *shard) keepText(i int, key string) bool {
 	switch {
 	case sh.refs.get(i) != 0:
@@ -129,7 +129,7 @@ func (t *texts) drop(ref uint32) (cells int) {
 	return cells
 }
 
-// get returns a key, in buf if it fits.
+// get returns the text of a key, in buf if it fits.
 func (t *texts) get(ref uint32, buf []byte) []byte {
 	c := t.at(ref)
 	n := 2 + int(binary.NativeEndian.Uint16(c.text[:]))

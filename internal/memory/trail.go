@@ -10,7 +10,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A trail is a log of a store, in memory.
+// A trail is a log of entries of a store, in memory.
 type trail struct {
 	log *catalog.EntryLog
 	now func() int64
@@ -29,7 +29,7 @@ func (t *trail) Record(_ context.Context, e store.AuditEntry) error {
 	e.At = t.now()
 	t.n++
 	e.ID = catalog.EntryID(e.At, t.n)
-	at, _ := t.find(e.ID) // before the last one, if the clock was set back
+	at, _ := t.find(e.ID) // it may belong before the last entry, if the clock was set back
 	t.entries = slices.Insert(t.entries, at, e)
 	t.forget(e.At)
 	return nil

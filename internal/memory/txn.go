@@ -13,13 +13,13 @@ import (
 )
 
 // A txn is the store.Table of one call, for the keys whose shards it has locked. What is
-// written into it is stored by commit, so that a call that fails changes nothing.
+// written into a txn is stored by commit, so that a call that fails changes nothing.
 type txn struct {
 	s     *Store
 	now   int64
 	locks []uint32 // the shards that are locked, in ascending order
 	rows  []txnRow
-	next  int // where row looks first
+	next  int // index at which the method row looks first
 
 	pending     []write[store.Reservation, store.Pending]
 	holds       []write[string, store.Hold]
@@ -30,13 +30,13 @@ type txn struct {
 // A txnRow is a key of a txn.
 type txnRow struct {
 	place
-	name    string // of the limit; if there is no such limit, binding is nil
+	name    string // name of the limit; if there is no such limit, binding is nil
 	key     string
 	op      *store.Op                             // nil if the call does not name the key
-	state   store.State                           // as stored, or as commit will store it
-	records []write[store.RecordID, store.Record] // that commit will store
+	state   store.State                           // the row as stored, or as commit will store it
+	records []write[store.RecordID, store.Record] // records that commit will store
 	extras  *keyExtras                            // see extra
-	slot    int                                   // where find found the row
+	slot    int                                   // the slot in which find found the row
 
 	read, looked, wrote, wroteOverride, added bool
 }
@@ -47,7 +47,7 @@ type write[K, V any] struct {
 }
 
 // errNotLocked means that the keys of a hold have changed since its shards were locked, or a
-// definition before they were: place the keys again.
+// definition before they were locked: place the keys again.
 var errNotLocked = errors.New("memory: the key is not locked")
 
 // group decides a group, all or nothing, and returns the keys that it changed if
@@ -126,13 +126,13 @@ func (t *txn) place(b *binding, limit, key string, op *store.Op) {
 	}
 }
 
-// lock locks the shards of the keys, in order. It fails if a definition was superseded since
-// place: once no row in the shards is of it, its handle may be that of another version.
+// lock locks the shards of the keys, in order. lock fails if a definition was superseded since
+// place: once no row in the shards is under it, its handle may be reused for another version.
 func (t *txn) lock() error {
-	if len(t.locks) == 0 { // none of the limits exists
+	if len(t.locks) == 0 { // none of the call's limits exists
 		t.locks = append(t.locks, 0)
 	}
-	slices.Sort(t.locks) // so that no two calls wait for each other
+	slices.Sort(t.locks) // sorted, so that no two calls wait for each other
 	t.locks = slices.Compact(t.locks)
 	var err error
 	for _, i := range t.locks {
@@ -154,7 +154,7 @@ func (t *txn) lock() error {
 
 func (t *txn) unlock() {
 	t.unuse()
-	t.unlockHolds() // sweeps lock the holds
+	t.unlockHolds() // because sweeps lock the holds
 	for i := range t.rows {
 		if r := &t.rows[i]; r.wroteOverride && r.state.Override != nil {
 			sh := &t.s.shards[r.shard]
@@ -195,8 +195,8 @@ func (t *txn) end() {
 	txns.Put(t)
 }
 
-// clear prepares r for place. While the garbage collector works, each pointer that is
-// cleared costs time, so it leaves what place sets.
+// clear prepares the row r for place. It leaves fields that place sets, because
+// clearing a pointer costs time while the garbage collector works.
 func (r *txnRow) clear() {
 	if r.state.Lows != nil || r.state.Override != nil || r.extras != nil || len(r.records) > 0 {
 		clear(r.records)
@@ -213,8 +213,8 @@ func (t *txn) release() {
 	}
 }
 
-// extra returns the extras of a key, or nil. Sweeps leave them alone until unuse, but a row
-// that makes room for another drops them.
+// extra returns the extras of a key, or nil. Sweeps leave these extras alone until unuse,
+// but a row that makes room for another one drops them.
 func (t *txn) extra(r *txnRow) *keyExtras {
 	if !r.looked && r.binding != nil {
 		r.looked = true
@@ -228,7 +228,7 @@ func (t *txn) extra(r *txnRow) *keyExtras {
 	return nil
 }
 
-// find is that of the shard. It first looks where the row was.
+// find is the method find of the shard. It first looks in the slot where the row was.
 func (r *txnRow) find(sh *shard) (i int, found bool) {
 	if r.slot > 0 {
 		if p := sh.at(r.slot); p.id == r.id && p.tag == r.tag {
@@ -272,7 +272,7 @@ func (t *txn) read(r *txnRow) {
 			r.op.Phase = cmp.Or(sh.phases.get(i), r.op.Phase)
 		}
 	}
-	if found && sh.at(i).handle&marks == 0 { // it has neither lows nor an override
+	if found && sh.at(i).handle&marks == 0 { // the row has neither lows nor an override
 		return
 	}
 	if k := t.extra(r); k != nil {
@@ -367,7 +367,7 @@ func (t *txn) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
-// Live leaves the holds unlocked if they were, because sweeps lock them.
+// Live unlocks the holds again if it has locked them, because sweeps lock them.
 func (t *txn) Live(limit, key string, now int64) (n int, err error) {
 	r, err := t.row(limit, key)
 	if err != nil {
@@ -419,7 +419,7 @@ func (t *txn) commit() error {
 		}
 	}
 	t.s.uncount(counted)
-	t.unlockHolds() // sweeps lock the holds
+	t.unlockHolds() // because sweeps lock the holds
 	for i := range t.rows {
 		r := &t.rows[i]
 		if r.added {
@@ -432,8 +432,8 @@ func (t *txn) commit() error {
 	return nil
 }
 
-// sweepsPerRecord is how many keys a call that makes records or an override of a key sweeps
-// in its shard, so that those of unused keys are removed.
+// sweepsPerRecord is how many keys a call that makes records or an override sweeps in the
+// key's shard, so that those of unused keys are removed.
 const sweepsPerRecord = 4
 
 // room makes room for new rows, records and overrides, and returns what it has counted
@@ -472,7 +472,7 @@ func (t *txn) room() (room, error) {
 // lock is free.
 func (t *txn) madeRoom(count *atomic.Int64, n int64, most int) bool {
 	for i := -1; i < len(t.s.shards); i++ {
-		if i >= 0 && !t.holdsLocked { // sweeps lock the holds
+		if i >= 0 && !t.holdsLocked { // because sweeps lock the holds
 			t.s.sweepShard(i, slices.Contains(t.locks, uint32(i)), t.now)
 		}
 		if count.Load()+n <= int64(most) {
@@ -543,7 +543,7 @@ func (t *txn) setIDs() error {
 // store stores a key that was written, and reports whether it added a row.
 func (t *txn) store(r *txnRow) (added bool) {
 	sh := &t.s.shards[r.shard]
-	var k *keyExtras // nil if the row had and gets nothing but its numbers
+	var k *keyExtras // nil if the row has, and gets, nothing but its numbers
 	needs := r.state.Lows != nil || len(r.records) > 0 || r.state.Override != nil
 	if needs || r.looked {
 		k = t.extra(r)

@@ -9,7 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxUsage bounds the lines that are kept. What other keys use is counted together.
+// maxUsage bounds the lines that are kept. The usage of further keys is counted together.
 const maxUsage = 200_000
 
 const hour = int64(time.Hour / time.Microsecond)
