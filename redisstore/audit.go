@@ -13,9 +13,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A trail is a log of a store, for its Abilities. It is a sorted set whose members have
-// one score, so that Redis keeps them in byte order, which is the order of time: an ID and
-// the JSON of the entry, a public format.
+// A trail is a log of entries of a store. In Redis it is a sorted set whose members have
+// equal scores, so that Redis keeps them in byte order, which is the order of time: an ID
+// and the JSON of the entry, a public format.
 type trail struct {
 	*Store
 	log *catalog.EntryLog

@@ -10,9 +10,9 @@ import (
 
 var merges = sync.Pool{New: func() any { return new(store.Rows) }}
 
-// decideBatch decides the groups of a batch that are for plain buckets in one pipeline of
-// calls of set.lua, with any number of callers per row. All others, and those that set.lua
-// leaves, are decided beside each other, each on its own.
+// decideBatch decides the groups of a batch that use plain buckets in one pipeline of
+// calls of set.lua, with any number of callers per row. All other groups, and those that
+// set.lua leaves, are decided concurrently, each on its own.
 func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 	m := merges.Get().(*store.Rows)
 	defer merges.Put(m)
@@ -53,8 +53,8 @@ type pipeline struct {
 	ctx       context.Context
 	calls     []call
 	handlers  []func(call, error)
-	open      map[uint16]*setCall // calls with room for more rows and groups, by slot
-	lastEntry *entry              // entry of the previous row
+	open      map[uint16]*setCall // by slot: calls with room for more rows and groups
+	lastEntry *entry              // entry of the row added before
 	single    [][]*store.Group    // groups that set.lua cannot decide; those of one row are together, in order
 }
 
@@ -85,7 +85,7 @@ func (p *pipeline) addRow(row *store.RowGroups) {
 	leaves := func(g *store.Group) bool {
 		return !e.canUseSet(&g.Ops[0], true) || p.s.limits.overriding(e, &g.Ops[0]) != nil
 	}
-	if at := slices.IndexFunc(groups, leaves); at >= 0 { // and those after it, to keep their order
+	if at := slices.IndexFunc(groups, leaves); at >= 0 { // the groups after it are left too, to keep their order
 		p.single = append(p.single, groups[at:])
 		groups = groups[:at]
 	}
@@ -103,7 +103,7 @@ func (p *pipeline) addRow(row *store.RowGroups) {
 		if groups = groups[n:]; len(groups) == 0 {
 			return
 		}
-		p.closeSet(q, name) // a script must not be given a row twice
+		p.closeSet(q, name) // the same row must not be given to a script twice
 	}
 }
 
@@ -131,8 +131,8 @@ func failGroups(groups []*store.Group, err error) {
 	}
 }
 
-// openSet returns the open call for the slot of a row. It has room for the rows
-// and costs, and no other version of the limits.
+// openSet returns the open call for the slot of a row. The call has room for
+// the rows and costs, and no other version of the limits.
 func (p *pipeline) openSet(row string, rows, costs int, known ...*entry) *setCall {
 	at := p.slot(row)
 	q := p.open[at]
@@ -168,7 +168,7 @@ func (p *pipeline) slot(row string) uint16 {
 func (p *pipeline) sendSet(q *setCall) {
 	p.add(q.call(p.ctx), func(c call, err error) {
 		switch {
-		case len(q.groups) > 1 && replied(err, "OOM "), // some of them may need no memory
+		case len(q.groups) > 1 && replied(err, "OOM "), // some of the groups may need no memory
 			len(q.rows) > 1 && replied(err, "TRYAGAIN "): // the slot is being migrated and some rows have moved
 			p.single = append(p.single, q.groups)
 			return

@@ -17,33 +17,33 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// limits holds the limits of one Redis server or cluster. They are in a hash with a field
-// for each limit; the field "" has the revision.
+// limits holds the limits of one Redis server or cluster. The limits are in a hash with a
+// field for each limit; the field "" has the revision.
 type limits struct {
 	s       *Store
 	config  Config
 	reg     store.Registry
 	entries atomic.Pointer[map[string]*entry]
 
-	heard    atomic.Int64 // when the limits were last known to be current, since started
+	heard    atomic.Int64 // when the limits were last known to be current, counted from started
 	started  time.Time
-	revision atomic.Int64      // as read last; or, after a change from which it turned out that the server lost others, later than the server's
-	fields   map[string]string // of the limits in force
-	read     map[string]string // as read last, for Install
+	revision atomic.Int64      // the revision that was read last; or, after a change that showed that the server had lost others, one later than the server's
+	fields   map[string]string // fields of the limits in force
+	read     map[string]string // fields as last read, for Install
 }
 
 var _ catalog.Backend = (*limits)(nil)
 
-// An entry is a limit, with what its scripts need of it.
+// An entry is a limit, with the values that its scripts need.
 type entry struct {
 	def   *store.Definition
 	names *names
-	begin string // start of its buckets' names
-	even  bool   // its windows all have one length, and a take takes tokens
+	begin string // beginning of the names of its buckets
+	even  bool   // all its windows have the same length, and a take only takes tokens
 	plans map[string]*entry
-	until any // for scripts: the time at which override ends; forever; or "" if there is no override
+	until any // for scripts: when override ends; forever; or "" without an override
 
-	override *store.Override // the override that def is made from, or nil
+	override *store.Override // the override from which def is made, or nil
 	parts    int             // in a cluster, for a limit with a parent: how many parts of its keys belong to the topmost limit; otherwise wholeKey
 }
 
@@ -77,8 +77,8 @@ var errUnread = fmt.Errorf("%w: Redis could not be reached yet", store.ErrStore)
 
 func (l *limits) entry(name string) *entry { return (*l.entries.Load())[name] }
 
-// resolve finds the entries that decide a group, as far as this program knows: those of
-// overrides that it remembers, or else those that the ops name.
+// resolve finds the entries that decide a group, as far as this program knows: entries
+// of overrides that it remembers, or else those that the ops name.
 func (l *limits) resolve(ctx context.Context, g *store.Group, out []*entry) (err error) {
 	for i := range g.Ops {
 		op := &g.Ops[i]
@@ -93,8 +93,8 @@ func (l *limits) resolve(ctx context.Context, g *store.Group, out []*entry) (err
 	return nil
 }
 
-// named finds the entry that an op names. A definition of another store, or an older one,
-// is replaced by what this store has.
+// named finds the entry that an op names. A definition from another store, or an older
+// one, is replaced by this store's definition.
 func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
 	e := l.entry(op.Def.Name)
 	if e == nil {
@@ -105,7 +105,7 @@ func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
 			return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, op.Def.Name)
 		}
 	}
-	if op.Def.Override != nil { // an earlier try has set it
+	if op.Def.Override != nil { // an earlier try has set the override's definition
 		if op.Def = op.Def.Base(); op.Asked != nil {
 			op.Def = op.Asked
 		}
@@ -121,8 +121,8 @@ func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
 	return e, nil
 }
 
-// find reads the limits if one is not known. It returns an error if this program cannot
-// read the limit, and none if the limit was dropped.
+// find reads the limits if it does not know one of them. It returns an error if this
+// program cannot read the limit, and none if the limit was dropped.
 func (l *limits) find(ctx context.Context, name string) error {
 	if l.entry(name) != nil {
 		return nil
@@ -133,10 +133,11 @@ func (l *limits) find(ctx context.Context, name string) error {
 	return l.reg.Unreadable(name)
 }
 
-// Prepare checks the server.
+// Prepare checks the Redis server.
 func (l *limits) Prepare(ctx context.Context) error { return l.s.checkServer(ctx, &l.config) }
 
-// Revision reads the revision, which is 0 if it is missing, as the limits then are too.
+// Revision reads the revision of the limits, which is 0 if it is missing, as the limits then
+// are too.
 func (l *limits) Revision(ctx context.Context) (int64, error) {
 	asked := time.Since(l.started)
 	text, err := l.field(ctx, "")
@@ -150,8 +151,8 @@ func (l *limits) Revision(ctx context.Context) (int64, error) {
 	return revision, nil
 }
 
-// Read reads the hash, or one field of it. Fields that have not changed keep their
-// definitions.
+// Read reads the hash of limits, or one field of it. Fields that have not changed
+// keep their definitions.
 func (l *limits) Read(ctx context.Context, only string) (*catalog.Limits, error) {
 	asked := time.Since(l.started)
 	readFields := l.readFields
@@ -179,8 +180,8 @@ func (l *limits) Read(ctx context.Context, only string) (*catalog.Limits, error)
 	return read, nil
 }
 
-// readField reads one field of the hash, and the revision. If the server has lost changes, it
-// leaves the revision as it is, so that the catalogue reads all fields.
+// readField reads one field of the hash, and the revision. If the server has lost changes,
+// readField leaves the revision as it is, so that the catalogue reads all fields.
 func (l *limits) readField(ctx context.Context, name string) (map[string]string, error) {
 	v, err := l.s.db.HMGet(ctx, l.s.names.limits, name, "").Result()
 	if err != nil {
@@ -196,8 +197,8 @@ func (l *limits) readField(ctx context.Context, name string) (map[string]string,
 
 // readFields reads the hash of limits. If the server has lost what it had not saved or
 // replicated, this program stores what it knows of the limits: rows may refer to their
-// versions. The revision has gone back then, unless
-// another program has made a change since. What is lost is found in the fields.
+// versions. The revision has gone back then, unless another program has made a change
+// since. Which limits were lost is seen from the fields.
 func (l *limits) readFields(ctx context.Context) (map[string]string, error) {
 	for {
 		fields, err := l.s.db.HGetAll(ctx, l.s.names.limits).Result()
@@ -236,7 +237,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 		delete(entries, read.Only)
 	}
 	for _, d := range read.Defs {
-		d = l.reg.Lookup(d.Name) // Install may have made another
+		d = l.reg.Lookup(d.Name) // Install may have made another definition of it
 		e := l.entry(d.Name)
 		if e == nil || e.def != d || e.parts != l.parts(d) {
 			e = l.newEntry(d)
@@ -286,7 +287,7 @@ func partsIn(reg *store.Registry, d *store.Definition) int {
 
 // checkMove returns an error if the keys of a limit with overrides will be in other slots
 // of a cluster once d is defined: of d itself, if its parent changes, or of a limit below
-// it. Overrides must not begin anew, as rows do.
+// it. Overrides, unlike rows, must not begin anew.
 func (l *limits) checkMove(ctx context.Context, d *store.Definition) error {
 	defs := append(slices.DeleteFunc(l.reg.All(), func(x *store.Definition) bool { return x.Name == d.Name }), d)
 	reg := &store.Registry{Partial: true}
@@ -307,8 +308,8 @@ func (l *limits) checkMove(ctx context.Context, d *store.Definition) error {
 	return nil
 }
 
-// swap changes one field of the hash from old to text. It returns by how much it has changed
-// the revision, or 0 if somebody else has changed the field.
+// swap changes one field of the hash from old to text. swap returns by how much it has
+// changed the revision, or 0 if somebody else has changed the field.
 func (l *limits) swap(ctx context.Context, name, old, text string) (change int64, err error) {
 	known := l.revision.Load()
 	args := []any{nil, nil, 1, l.s.names.limits, name, old, text, l.s.names.limits}
@@ -316,18 +317,18 @@ func (l *limits) swap(ctx context.Context, name, old, text string) (change int64
 	if err != nil || v[0] < 0 {
 		return 0, err
 	}
-	if v[1] < known { // the server has lost changes, which this one would hide from readFields
+	if v[1] < known { // the server has lost changes, which this change would hide from readFields
 		l.revision.Store(v[0] + 1)
 	}
 	return v[0] - v[1], nil
 }
 
-// maxRaces bounds how often a change starts again because somebody else made one.
+// maxRaces bounds how often a change is started again because somebody else made one.
 const maxRaces = 100
 
 // change replaces one field by the text that next returns. If that is the same text,
-// nothing is changed. If somebody else makes a change meanwhile, it starts again. It returns
-// by how much it has changed the revision.
+// nothing is changed. If somebody else makes a change meanwhile, change starts again. It
+// returns by how much it has changed the revision.
 func (l *limits) change(ctx context.Context, name string, next func(old *store.Definition, text string) (string, error)) (int64, error) {
 	for range maxRaces {
 		text, err := l.field(ctx, name)
@@ -423,7 +424,7 @@ func (l *limits) setOverridden(ctx context.Context, name string) error {
 	return l.s.cat.Load(ctx)
 }
 
-// field reads one limit. It is "" if there is none.
+// field reads one limit. field returns "" if there is no such limit.
 func (l *limits) field(ctx context.Context, name string) (string, error) {
 	text, err := l.s.db.HGet(ctx, l.s.names.limits, name).Result()
 	if errors.Is(err, redis.Nil) {
@@ -432,8 +433,9 @@ func (l *limits) field(ctx context.Context, name string) (string, error) {
 	return text, storeError(err, false)
 }
 
-// undoUnfit takes back a change of a limit from before if an override that it does not fit was
-// set while successor looked for them. Who sets one later reads the limit afterwards.
+// undoUnfit undoes a change of a limit from before if an override that does not fit the change
+// was set while successor looked for such overrides. A program that sets one later reads the
+// limit afterwards.
 func (l *limits) undoUnfit(ctx context.Context, before *store.Definition, limit store.Limit, by string) error {
 	now, err := l.s.now(ctx)
 	if err != nil {
@@ -479,8 +481,8 @@ func registryOf(d *store.Definition) *store.Registry {
 	return reg
 }
 
-// Drop drops a limit with its overrides, and ends its parts of holds. Its buckets expire
-// by themselves.
+// Drop drops a limit with its overrides, and ends its parts of holds. The limit's
+// buckets expire in Redis.
 func (l *limits) Drop(ctx context.Context, name, by string) error {
 	last := uint32(0)
 	_, err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {

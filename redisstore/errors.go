@@ -50,12 +50,12 @@ func hadNoEffect(err error) bool {
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):
 		return true
 	}
-	// If the context ends during a call, the error is a timeout of the
-	// connection; a bare error means that it ended before anything was sent.
-	return err == context.DeadlineExceeded || err == context.Canceled //nolint:errorlint // wrapped means something else
+	// If the context ends during a call, the error is a timeout of the connection;
+	// a bare context error means that it ended before anything was sent.
+	return err == context.DeadlineExceeded || err == context.Canceled //nolint:errorlint // a wrapped error means something else
 }
 
-// withAdvice adds what to do about an error reply.
+// withAdvice adds to an error reply what to do about it.
 func withAdvice(err error) error {
 	switch {
 	case replied(err, "OOM "):

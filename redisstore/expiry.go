@@ -14,7 +14,7 @@ import (
 
 const (
 	scanCount   = 1000        // names per step of SCAN
-	propagation = time.Second // every program has been notified of a change by then, even if its Config.Poll is longer
+	propagation = time.Second // by then every program has been notified of a change, even if its Config.Poll is longer
 )
 
 // slower reports whether a bucket may become full later by the new version of a limit
@@ -30,7 +30,7 @@ func slower(old, d *store.Definition) bool {
 	if policy == store.Proportional || from.Every != 1 || to.Every != 1 {
 		return true // possibly
 	}
-	// With the same number of tokens: does a token take longer to come back?
+	// With the same number of tokens used: does a token take longer to come back?
 	return float64(to.Unit)/float64(to.Add) > float64(from.Unit)/float64(from.Add) || to.Unit%from.Unit != 0
 }
 
@@ -73,7 +73,7 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 func (s *Store) lengthenExpiryLater(d *store.Definition) {
 	s.cat.Go(func(ctx context.Context) {
 		ctx = context.WithoutCancel(ctx)
-		_ = background.Sleep(ctx, propagation) // never ends early
+		_ = background.Sleep(ctx, propagation) // this sleep never ends early
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		if err := s.lengthenExpiry(ctx, d); err != nil {
@@ -82,9 +82,9 @@ func (s *Store) lengthenExpiryLater(d *store.Definition) {
 	})
 }
 
-// sweep gives back expired holds, and deletes what is full then. Redis expires other
-// rows. sweep has to read the names of all keys, so it does nothing unless this program
-// has seen holds since the last sweep.
+// sweep gives back expired holds, and deletes rows that are full then. Redis expires
+// other rows. sweep has to read the names of all keys, so it does nothing unless this
+// program has seen holds since the last sweep.
 func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 	if err = s.sweepTopHours(ctx); err != nil || !s.held.Swap(false) {
 		return 0, err
@@ -96,14 +96,14 @@ func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 		return swept < n
 	})
 	if err != nil || swept >= n {
-		s.held.Store(true) // there may be more
+		s.held.Store(true) // there may be more holds
 	}
 	return swept, err
 }
 
 // sweepRecords calls SweepRow for those keys of a limit that have records, until more
-// returns false. The limit "" means all limits in limits: another one may be new, or in a
-// form that this program cannot read.
+// returns false. The limit "" means all limits in limits: a limit that is not there may
+// be new, or in a form that this program cannot read.
 func (s *Store) sweepRecords(ctx context.Context, limit string, limits *store.Registry, more func(gone bool) bool) error {
 	begin, going, all := s.names.records, true, limit == ""
 	if !all {
@@ -146,7 +146,7 @@ type bucket struct {
 }
 
 // scan calls do for the buckets of a limit whose keys start with prefix, some
-// at a time, from every master. A bucket may come twice.
+// at a time, from every master. scan may find a bucket twice.
 func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket) error) error {
 	begin := s.names.start(s.names.base, limit)
 	return s.scanNames(ctx, s.names.pattern(begin, limit, prefix), func(names []string) error {
@@ -159,9 +159,9 @@ func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket
 }
 
 // scanNames calls do for the names that match a pattern, some at a time, from every
-// master. A name may come twice. In a cluster all masters are scanned once more, because a
-// slot may move meanwhile from a master that was not scanned yet to one that was. A name that
-// was missed the first time has moved by then, and slots do not move twice.
+// master. scanNames may find a name twice. In a cluster all masters are scanned once more,
+// because a slot may move meanwhile from a master that was not scanned yet to one that was. A
+// name that was missed by the first scan has moved by then, and slots do not move twice.
 func (s *Store) scanNames(ctx context.Context, pattern string, do func(names []string) error) error {
 	err := s.scanOnce(ctx, pattern, do)
 	if err == nil && s.names.cluster {
@@ -170,7 +170,7 @@ func (s *Store) scanNames(ctx context.Context, pattern string, do func(names []s
 	return err
 }
 
-// scanOnce is scanNames without regard to slots that move.
+// scanOnce is scanNames without the second scan for slots that move.
 func (s *Store) scanOnce(ctx context.Context, pattern string, do func(names []string) error) error {
 	var one = make(background.Gate, 1) // masters are scanned concurrently, but do runs for one at a time
 	return s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
@@ -215,7 +215,7 @@ func (s *Store) getAll(ctx context.Context, names []string) ([]string, error) {
 }
 
 // missed reports whether a GET found no string.
-func missed(err error) bool { return err == redis.Nil || replied(err, "WRONGTYPE ") } //nolint:errorlint // go-redis returns it bare
+func missed(err error) bool { return err == redis.Nil || replied(err, "WRONGTYPE ") } //nolint:errorlint // go-redis returns redis.Nil bare
 
 // readRows reads buckets of a limit, with the overrides that decide them.
 func (s *Store) readRows(ctx context.Context, limit string, names []string) ([]bucket, error) {

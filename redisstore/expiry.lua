@@ -1,9 +1,9 @@
--- When keys expire. With a test's clock it is later by shift, in ms.
+-- This file sets when keys expire. With a test's clock the expiry is later by shift, in ms.
 local call, format, max, ceil = redis.call, string.format, math.max, math.ceil
 
 -- put writes a row that is full at the time full, in µs. The row lives for at least
 -- two seconds: by then every program knows of a change to a slower version, and the
--- expiry of rows written before was lengthened. For a new row put returns false if
+-- expiry of rows written before was lengthened. put returns false for a new row if
 -- something else has its key.
 local function put(key, row, full, new)
   local expiry = format('%d', ceil(max(full, now + 2000000) / 1000) + shift)
@@ -19,9 +19,9 @@ local function expire(key, at)
   call('PEXPIREAT', key, format('%d', ceil(at / 1000) + shift))
 end
 
--- prolong makes a key that expires live until a time at least. PTTL may be up to a second
--- too early, because the server may stop between TIME and PTTL: too early a time would
--- shorten the key's life.
+-- prolong makes a key that expires live at least until a given time. PTTL may be up to a
+-- second too early, because the server may stop between TIME and PTTL: setting a time
+-- that is too early would shorten the key's life.
 local function prolong(key, till)
   local left = call('PTTL', key)
   local stays = real + 1000 * (left - shift) + 1000000

@@ -2,7 +2,7 @@
 -- the override is of a later version of the limit.
 --
 -- KEYS: the override, the row, the hash of its records. ARGV: the last version of the dropped limit.
--- Returns 1 if it was deleted.
+-- Returns 1 if the override was deleted.
 local text = call('GET', KEYS[1])
 if not text then
   return {0}

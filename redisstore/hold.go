@@ -11,12 +11,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// encodeHold returns the JSON of a hold, a public format. The scripts write the first two
-// fields. A part's record has its number and mark too, which the scripts do not write here.
+// encodeHold returns the JSON of a hold, which is a public format. The scripts write the first
+// two fields. A part's record has a number and a mark too, which the scripts do not write
+// here.
 func encodeHold(h *store.Hold) string {
 	b, err := json.Marshal(h)
 	if err != nil {
-		panic(err) // cannot happen with strings and numbers
+		panic(err) // cannot happen, because there are only strings and numbers
 	}
 	return string(b)
 }
@@ -39,7 +40,7 @@ func (t *table) openHold(g *store.Group) (restore func(), err error) {
 		if h.Verb == store.MakeHold {
 			op := &g.Ops[0]
 			e := t.s.limits.entry(op.Def.Name)
-			if e == nil { // dropped since the op was resolved
+			if e == nil { // the limit was dropped since the op was resolved
 				return nil, t.s.limits.reg.Missing(op.Def.Name)
 			}
 			if here := slot(e.row(op.Key)); !tagged || here != at {

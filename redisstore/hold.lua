@@ -1,12 +1,12 @@
 -- Makes a hold, all or nothing: the most common case of Group.DecideIn for token buckets
--- that refill continuously and for concurrency limits. It reads no records.
+-- that refill continuously and for concurrency limits. The script reads no records.
 --
 -- KEYS: n rows, the n hashes of their records, the n sets of holds that took nothing, the
--- key of the hold. ARGV: its field in the hashes; its JSON after the times; an array of
--- integers in MessagePack: the ttl of the hold in µs, for how long it is kept after that, the
--- mark of new lows, and for each row version, add (0: a concurrency limit), units, how many
--- units may be used before, how long a full bucket needs to fill again, 1 if nothing is given
--- back when the hold expires, and the units of a token.
+-- key of the hold. ARGV: the hold's field in the hashes; its JSON after the times; an array
+-- of integers in MessagePack: the ttl of the hold in µs, for how long it is kept after that,
+-- the mark of new lows, and for each row version, add (0: a concurrency limit), units, how
+-- many units may be used before, how long a full bucket needs to fill again, 1 if nothing is
+-- given back when the hold expires, and the units of a token.
 -- Returns one string of lines: seconds and microseconds of the clock; for each row its new
 -- value. An empty string: Go must decide, and nothing was done.
 local n, field, a = (#KEYS - 1) / 3, ARGV[1], cmsgpack.unpack(ARGV[3])
@@ -15,8 +15,8 @@ local forget = expires + a[2]
 local expiry, forgotten = format('%d', expires), format('%d', forget)
 local rows, answer = {}, clock[1] .. ' ' .. clock[2]
 
--- append adds an entry. If there are too many, the two neighbours with the closest
--- lows are joined.
+-- append adds an entry to the lows. If there are too many entries, the two
+-- neighbours with the closest lows are joined.
 local function append(r)
   local numbers, lows = r.numbers, r.lows
   push(r, r.next, r.left)

@@ -12,8 +12,8 @@ import (
 )
 
 // This file makes and settles holds in one call of a script where that is possible. The
-// scripts decide and write. What they store under the id of the hold is what DecideIn would
-// store if all rows were full.
+// scripts decide and write. Under the id of a hold they store what DecideIn would store if
+// all rows were full.
 
 // maxHolds bounds the holds that a program remembers, about 400 bytes each, in two
 // generations of this size.
@@ -22,11 +22,11 @@ const maxHolds = 8192
 // knownHolds remembers holds that this program has made, by their ids.
 type knownHolds struct {
 	setting sync.Mutex                      // of setSlot
-	slots   bounded.Map[string, uint16]     // in a cluster, also of those that it is about to make; severalSlots if holds in several have the id
-	live    bounded.Map[string, store.Hold] // those that it can settle without reading them first; another program may have changed them
+	slots   bounded.Map[string, uint16]     // in a cluster: slot by id, also of holds about to be made; severalSlots if holds in several slots have the id
+	live    bounded.Map[string, store.Hold] // holds that this program can settle without reading them first; another program may have changed them
 }
 
-// severalSlots is not a slot.
+// severalSlots marks an id that has holds in several slots.
 const severalSlots = slots
 
 // setSlot records the slot of a hold that this program is about to make.
@@ -39,8 +39,8 @@ func (k *knownHolds) setSlot(id string, at uint16) {
 	k.slots.Put(id, at)
 }
 
-// quick reports whether hold.lua and settle.lua can compute with the rule of a
-// definition.
+// quick reports whether hold.lua and settle.lua can compute with a
+// definition's rule.
 func quick(d *store.Definition) bool {
 	return d.Mode == store.Enforce && d.Override == nil && d.Block == 0 && (d.Rule.Every == 1 && !d.Rule.Leaky || d.Algorithm == store.Concurrency)
 }
@@ -68,7 +68,7 @@ func canHold(g *store.Group, known []*entry) bool {
 
 // makeHold makes a hold by hold.lua. If done is false, nothing was done.
 func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (done bool, err error) {
-	if g.Hold.Check(g.Ops) != nil { // DecideIn returns it
+	if g.Hold.Check(g.Ops) != nil { // DecideIn returns this error
 		return false, nil
 	}
 	t := s.newTable()
@@ -94,7 +94,7 @@ func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (d
 	return true, nil
 }
 
-// holdArgs returns the arguments of hold.lua. hold is as if it was made at time 0.
+// holdArgs returns the arguments of hold.lua. hold has times as if it was made at time 0.
 func (t *table) holdArgs(g *store.Group, known []*entry, hold store.Hold) []any {
 	s, n := t.s, len(g.Ops)
 	args := make([]any, 3, 3+3*n+1+3+1)
@@ -149,8 +149,8 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 // settle calls settle.lua for a hold as this program knows it.
 func (t *table) settle(ctx context.Context, g *store.Group, h store.Hold) (done bool, err error) {
 	costs, err := g.Hold.CostsOf(&h)
-	if err != nil { // DecideIn returns it, if the hold is still there
-		return false, nil //nolint:nilerr // nothing was done
+	if err != nil { // DecideIn returns the error, if the hold is still there
+		return false, nil //nolint:nilerr // the script did nothing
 	}
 	s, n := t.s, len(h.Parts)
 	ops := make([]store.Op, n)
@@ -183,8 +183,8 @@ func (t *table) settle(ctx context.Context, g *store.Group, h store.Hold) (done 
 }
 
 // settlePart adds the numbers of a part to those for settle.lua. It returns the entry that
-// decides the part, or nil if settle.lua cannot settle it, and its record after number and
-// mark: see recordText.
+// decides the part, or nil if settle.lua cannot settle it, and the text of its record
+// after number and mark: see recordText.
 func (t *table) settlePart(h *store.Hold, p *store.Part, cost int64, numbers *packed) (e *entry, record string) {
 	if e = t.s.limits.entry(p.Limit); e != nil && p.Plan != "" {
 		e = e.plans[p.Plan]
@@ -206,8 +206,8 @@ func (t *table) settlePart(h *store.Hold, p *store.Part, cost int64, numbers *pa
 	return e, join([]int64{slackNone, p.Cost * r.Unit, 0, ends, r.Unit, h.Expires})
 }
 
-// scriptAnswer sets the answers of a group that a script has allowed, from the rows that it
-// has written. now is the time of the script.
+// scriptAnswer sets the answers of a group that a script has allowed, from the rows that
+// the script wrote. now is the time of the script.
 func scriptAnswer(g *store.Group, answer string) (now int64, err error) {
 	lines := strings.Split(answer, "\n")
 	now, _, ok := clockOf(lines[0])
@@ -221,7 +221,7 @@ func scriptAnswer(g *store.Group, answer string) (now int64, err error) {
 	return now, err
 }
 
-// present sets the answer of an op that was granted, from the row that it has left.
+// present sets the answer of an op that was granted, from its row after the script.
 func present(op *store.Op, text string, now int64) bool {
 	row, ok := parseRow(text)
 	look := store.Op{Def: op.Def, Key: op.Key, Verb: store.VerbCheck}

@@ -12,24 +12,24 @@ import (
 // Condition is the state of one master, as found by Inspect.
 type Condition struct {
 	Addr    string // host:port
-	Version string // of Redis, or "Valkey " and its version
-	Role    string // "master", or the other role that it reports
-	Policy  string // maxmemory-policy; "" if it may not be read
+	Version string // version of Redis, or "Valkey " and its version
+	Role    string // "master", or another role that the server reports
+	Policy  string // setting maxmemory-policy; "" if it may not be read
 
 	AppendOnly   bool   // the append-only file is on; without it a crash loses what the last RDB file lacks
 	AppendSync   string // appendfsync
 	Snapshots    bool   // RDB files are saved automatically
-	ClusterState string // cluster_state; "" without a cluster
+	ClusterState string // cluster_state of the server; "" without a cluster
 
-	Ahead time.Duration // server's clock minus this machine's clock
+	Ahead time.Duration // by how much the server's clock is ahead of this machine's
 	Error time.Duration // largest possible error of Ahead: half the round trip
 }
 
 // clockSamples is the number of readings of a clock; the fastest one counts.
 const clockSamples = 8
 
-// Inspect reads the state of every master and changes nothing. It needs no store. A value
-// that the user may not read is zero.
+// Inspect reads the state of every master and changes nothing. Inspect needs no store. A
+// value that the user may not read is zero.
 func Inspect(ctx context.Context, db redis.UniversalClient) (list []Condition, err error) {
 	var mu sync.Mutex
 	s := Store{db: db}
@@ -84,7 +84,8 @@ func (c *Condition) info(f map[string]string) {
 	}
 }
 
-// clock compares the clocks. The first round trip may include connecting.
+// clock compares the server's clock with this machine's. The first round trip may include
+// connecting.
 func (c *Condition) clock(ctx context.Context, node redis.UniversalClient) error {
 	for i := range clockSamples {
 		start := time.Now()

@@ -10,8 +10,8 @@ import (
 
 // keys returns at most n live keys of a limit that start with prefix, in byte
 // order, beginning after the key after. The shared bucket comes first; pass
-// dipwell.Shared to continue after it. n is at most 10,000. Each call scans the
-// names of all keys on every master, in small steps.
+// dipwell.Shared as after to continue after it. n is at most 10,000. Each call
+// scans the names of all keys on every master, in small steps.
 func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	e := s.limits.entry(d.Name)
 	if e == nil {

@@ -8,24 +8,25 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A storedRow is the value of a bucket: "used ts version", and if it has records that may
-// give something back also "due till", and its lows: "mark next", then "number used" of
-// each entry.
+// A storedRow is the value of a bucket in Redis: "used ts version", and if it has records
+// that may give something back also "due till", and its lows: "mark next", then "number
+// used" for each entry.
 type storedRow struct {
 	store.State
-	recorded bool // due and till are there
+	recorded bool // due and till are present
 	// Before due, in µs, no record ends, so that scripts can decide without the
-	// records. It may be too early, and is 0 while there are reservations.
+	// records. due may be too early, and is 0 while there are reservations.
 	due int64
-	// till is when the record of the last hold ends. Only of a concurrency limit it is exact; of others
-	// it may be later.
+	// till is when the record of the last hold ends. Only for a concurrency limit till is
+	// exact; for others it may be later.
 	till int64
 }
 
-// lockMark is after a row that a decision in Go has locked, so that scripts leave it alone.
+// lockMark follows a row that a decision in Go has locked, so that scripts leave the row
+// alone.
 const lockMark = " *"
 
-// parseRow decodes a row. The row of a full bucket is "".
+// parseRow decodes a row. The text of a full bucket is "".
 func parseRow(text string) (row storedRow, ok bool) {
 	if text == "" {
 		return row, true
@@ -44,7 +45,7 @@ func parseRow(text string) (row storedRow, ok bool) {
 	return row, !more || row.parseRecorded(rest)
 }
 
-// parseRecorded decodes what follows the version.
+// parseRecorded decodes the part of a row after the version.
 func (row *storedRow) parseRecorded(text string) (ok bool) {
 	n, err := numbers(text)
 	if err != nil || len(n)%2 != 0 || len(n) < 2 || len(n) == 4 || len(n) > 4+2*store.MaxLows {
@@ -54,7 +55,7 @@ func (row *storedRow) parseRecorded(text string) (ok bool) {
 		row.Lows = &store.Lows{Mark: n[2], Next: n[3]}
 		for i := 4; i < len(n); i += 2 {
 			low := store.Low{Number: n[i], Used: n[i+1]}
-			for l := row.Lows.Entries; len(l) > 0 && l[len(l)-1].Used >= low.Used; l = row.Lows.Entries { // a script has lowered the last one
+			for l := row.Lows.Entries; len(l) > 0 && l[len(l)-1].Used >= low.Used; l = row.Lows.Entries { // a script has lowered the last entry
 				low.Number, row.Lows.Entries = l[len(l)-1].Number, l[:len(l)-1]
 			}
 			row.Lows.Entries = append(row.Lows.Entries, low)
@@ -77,14 +78,14 @@ func (row *storedRow) String() string {
 	return join(n)
 }
 
-// Slacks of records that do not wait.
+// Slack values of records that do not wait.
 const (
 	slackNone = -1
-	slackRest = -2 // for a record that was cancelled
+	slackRest = -2 // the record was cancelled
 )
 
-// holdField is the first character in the names of fields with records of holds; their ids
-// follow. The others are ids of reservations.
+// holdField is the first character in names of fields with records of holds; the hold's id
+// follows it. Other names of fields are ids of reservations.
 const holdField = ":"
 
 // parseRecord decodes "number mark slack units due ends unit expires".
@@ -108,7 +109,7 @@ func recordText(r *store.Record) string {
 	if r.Rest {
 		slack = slackRest
 	}
-	if r.Hold != "" { // so that it says nothing that the hold does not
+	if r.Hold != "" { // so that the record says nothing that the hold does not
 		due = 0
 	}
 	return join([]int64{r.Number, r.Mark, slack, r.Units, due, r.Ends, r.Unit, r.Expires})

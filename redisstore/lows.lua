@@ -1,19 +1,20 @@
--- What the records of a row may still give back. Go twin: giveback.go.
+-- This file is about what the records of a row may still give back. Its twin in Go is
+-- giveback.go.
 --
--- A row is "used ts version". If it has records that may give something back, "due till"
--- follow: before due no record ends, so that the row can be decided without them, and it
--- is 0 while there are reservations; till is when the record of the last hold ends. Then
--- come the lows, but not for a concurrency limit: "mark next", and "number used" of each entry. A
--- script that takes lowers the last entry only; who reads them joins those that do not
--- rise any more.
+-- A row is "used ts version". If a row has records that may give something back, "due till"
+-- follow: before due no record ends, so that the row can be decided without them, and it is 0
+-- while there are reservations; till is when the record of the last hold ends. Then come the
+-- lows, but not for a concurrency limit: "mark next", and "number used" for each entry. A
+-- script that takes lowers the last entry only; whoever reads the lows joins entries that do
+-- not rise any more.
 --
--- The hash of a row's records has a field for each: the id of its reservation, or a colon
--- and the id of its hold, with "number mark slack units due ends unit expires". A slack
--- of -1 means that it does not wait, and -2 that it was cancelled; its units are then
--- those withheld. The due of a hold is 0.
+-- The hash of a row's records has a field for each record: the id of its reservation, or
+-- a colon and the id of its hold, with "number mark slack units due ends unit expires". A
+-- slack of -1 means that the record does not wait, and -2 that it was cancelled; its
+-- units are then the withheld ones. The due of a hold is 0.
 local match, min = string.match, math.min
 
--- push adds an entry. It joins those before it that are not below it.
+-- push adds an entry to the lows. It joins earlier entries that are not below the new one.
 local function push(r, number, low)
   local numbers, lows = r.numbers, r.lows
   local n = #lows
@@ -24,9 +25,9 @@ local function push(r, number, low)
   numbers[n + 1], lows[n + 1] = number, low
 end
 
--- open reads a row, and what it uses after what has come back. It returns nil if Go must
--- decide: the row is locked or of another version, or has reservations too, or holds that
--- may have expired.
+-- open reads a row, and computes the used units at the present time. It returns nil if Go
+-- must decide: the row is locked or of another version, has reservations, or has holds
+-- that may have expired.
 local function open(key, version, add)
   local text = call('GET', key)
   local r = {version = version, add = add, t = now, left = 0}

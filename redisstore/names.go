@@ -9,7 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// names builds the names of keys:
+// names builds the names of keys in Redis:
 //
 //	dipwell:login:{user:7}              the bucket of key user:7 under limit login: see storedRow
 //	dipwell.records:login:{user:7}      the records of its reservations and holds
@@ -34,7 +34,7 @@ import (
 // follows the second colon.
 type names struct {
 	base, records, free, overrides, locks, reservations, holds, usages, logs, limits string
-	tagged                                                                           bool // keys are in braces
+	tagged                                                                           bool // keys are put in braces
 	cluster                                                                          bool // buckets may be in different slots
 
 	partsOf func(limit string) int // for a cluster: see entry.parts
@@ -72,7 +72,7 @@ func (n *names) hold(tag, id string) string {
 
 func (n *names) reservation(id store.Reservation) string { return n.reservations + id.String() }
 
-// Used around keys that cannot be in braces, or not as a whole.
+// These are used around keys that cannot be in braces, or not as a whole.
 const (
 	shared    = "{shared}"
 	sharedEnd = "."
@@ -152,7 +152,7 @@ func (n *names) rowOf(rest string) (limit, key string, ok bool) {
 }
 
 // pattern returns a SCAN pattern for the names that have begin and then a key of a
-// limit that starts with prefix. It may match others too.
+// limit that starts with prefix. The pattern may match other names too.
 func (n *names) pattern(begin, limit, prefix string) string {
 	switch parts := n.parts(limit); {
 	case !n.tagged:
@@ -202,7 +202,7 @@ func severalSlotsError(a, b *store.Op) error {
 
 const slots = 16384
 
-// slotTags returns for each slot a tag in it.
+// slotTags returns, for each slot, a hash tag in that slot.
 var slotTags = sync.OnceValue(func() *[slots]string {
 	var tags [slots]string
 	for i, found := 0, 0; found < slots; i++ {

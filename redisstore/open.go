@@ -19,8 +19,8 @@ import (
 // Bounds for a connection, if the URL does not set them.
 const (
 	dialTimeout = 2 * time.Second
-	callTimeout = 3 * time.Second // how long an answer may take; the context of a call may end sooner
-	maxPool     = 10000           // connections to one server, or to each node of a cluster; the client's default is ten per CPU
+	callTimeout = 3 * time.Second // longest time for an answer; the context of a call may end sooner
+	maxPool     = 10000           // most connections to one server, or to each node of a cluster; the client's default is ten per CPU
 )
 
 // An evictionError says that the server may evict buckets when its memory is full.
@@ -36,8 +36,8 @@ func (e *evictionError) Error() string {
 const formatLua = "return string.format('%d', 9007199254740991)"
 
 // checkServer returns an error for a server that cannot count exactly, or may evict
-// buckets. Policies that evict only keys with an expiry count too, because all buckets
-// expire.
+// buckets. Policies that evict only keys with an expiry are rejected too, because all
+// buckets expire.
 func (s *Store) checkServer(ctx context.Context, c *Config) error {
 	return s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
 		if largest, err := node.Eval(ctx, formatLua, nil).Text(); err != nil {
@@ -73,7 +73,7 @@ func (s *Store) checkServer(ctx context.Context, c *Config) error {
 // Parameters after ? are those of Config (prefix, hash_tag and eviction=allow), ca (a PEM
 // file), pool_size, dial_timeout, timeout (the longest wait for an answer), and for
 // Sentinels sentinel_user and sentinel_password. Settings that the URL leaves out are
-// those of c. The client never repeats a call that may have charged.
+// taken from c. The client never repeats a call that may have charged.
 func Open(ctx context.Context, address string, c Config) (*Store, error) {
 	db, c, err := Client(address, c)
 	if err != nil {
@@ -188,8 +188,7 @@ func parse(address string, c Config) (*redis.UniversalOptions, Config, error) {
 var (
 	errUnknown = errors.New("is not known; there are prefix, hash_tag, eviction, ca, pool_size, dial_timeout, timeout, sentinel_user, sentinel_password")
 
-	// A text after / or ? may be part of a password, so that the error must not contain
-	// it.
+	// Text after / or ? may be part of a password, so the error must not contain it.
 	errUnescaped = errors.New("the user or password has a / or ?; write / as %2F and ? as %3F")
 )
 

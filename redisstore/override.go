@@ -25,10 +25,10 @@ type knownOverrides struct {
 type knownOverride struct {
 	text     string
 	override *store.Override
-	entry    atomic.Pointer[entry] // for its definition, if it was used
+	entry    atomic.Pointer[entry] // entry for the override's definition, if it was used
 }
 
-// forever is the end, for scripts, of an override that has none.
+// forever is the end that scripts get for an override that has no end.
 const forever = "9e18"
 
 // overriding returns the entry of the override that decides an op, if this program
@@ -76,7 +76,7 @@ func (d *knownOverrides) decode(limit, key, text string) (*store.Override, error
 	return o, nil
 }
 
-// overrideCommands appends the command that stores or deletes an override.
+// overrideCommands appends the command that stores or deletes a key's override.
 func (t *table) overrideCommands(list [][]any, i int, r *tableRow) [][]any {
 	o := r.state.Override
 	if o == nil {
@@ -85,7 +85,7 @@ func (t *table) overrideCommands(list [][]any, i int, r *tableRow) [][]any {
 	return append(list, []any{"SET", t.overrideKey(i), catalog.EncodeOverride(o)}) // rowCommands sets its expiry
 }
 
-// The overrides of a store, for its Abilities.
+// This file has the ability Overrides of a store.
 type overrides struct{ *Store }
 
 var _ store.Overrider = overrides{}
@@ -113,8 +113,8 @@ func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store
 	return set, err
 }
 
-// keepFit ends an override that was set while its limit changed to a definition that it does
-// not fit, and sets the one that it replaced again.
+// keepFit ends an override that was set while its limit changed to a definition that the
+// override does not fit, and restores the one that it replaced.
 func (s overrides) keepFit(ctx context.Context, limit string, set *store.Override) error {
 	text, err := s.limits.field(ctx, limit)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key str
 }
 
 // changeOverride changes the overrides of a key under the present definition of its limit.
-// grows says that one is set.
+// grows is true if an override is set.
 func (s *Store) changeOverride(ctx context.Context, d *store.Definition, key string, grows bool, change func(t *table, present *store.Definition) error) error {
 	t := s.newTable()
 	t.want(d.Name, key)
@@ -198,7 +198,7 @@ func (s *Store) eachOverride(ctx context.Context, limit, prefix string, do func(
 }
 
 // forget deletes the overrides of a dropped limit, and ends its parts of holds and
-// reservations. last is its last version.
+// reservations. last is the limit's last version.
 func (s *Store) forget(ctx context.Context, limit string, last uint32) error {
 	if err := s.sweepRecords(ctx, limit, new(store.Registry), func(bool) bool { return true }); err != nil {
 		return err
@@ -210,9 +210,9 @@ func (s *Store) forget(ctx context.Context, limit string, last uint32) error {
 // when the limit is dropped, and again when its name is defined anew: the deletion after
 // the drop may have failed, or a program that did not know of the drop may have set one.
 // last is the last version of the limit. It leaves overrides of later versions, which
-// another program may have defined meanwhile. The keys need not be known, which in a
-// cluster would need the parents of the dropped limit: the names of a row, its override
-// and its records differ only in how they begin. The usage of the limit goes too.
+// another program may have defined meanwhile. The keys need not be known, which in a cluster
+// would require the parents of the dropped limit: the names of a row, its override and its
+// records differ only in their beginning. The usage of the limit goes too.
 func (s *Store) forgetOverrides(ctx context.Context, limit string, last uint32) error {
 	if err := s.forgetUsage(ctx, limit); err != nil {
 		return err

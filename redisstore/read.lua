@@ -1,8 +1,8 @@
 -- Reads keys for a decision in Go: see snapshot.lua. ARGV[4]: for how long to lock
--- the rows, in ms; 0: not at all. A lock is a request to others to wait, so that the
--- caller's write succeeds; correctness needs none. The scripts of one call leave a
--- row alone that ends with a *, so that they wait too. If memory is full, nothing is
--- locked: the decision may need no memory.
+-- the rows, in ms; 0: no lock. A lock asks others to wait, so that the caller's
+-- write succeeds; correctness needs no lock. Scripts that decide in one call leave
+-- alone a row that ends with a *, so that they wait too. If memory is full,
+-- nothing is locked: the decision may need no memory.
 --
 -- Returns now, a digest of what was read, and the values; or only now, if another
 -- caller has a lock.

@@ -11,15 +11,15 @@ import (
 
 // A limit is stored with those of its older versions that rows may be of. Rows of keys that
 // nobody calls would keep them for as long as the slowest key needs to fill. So at every
-// renewEvery-th version the rows of older ones are converted, as their next call would.
+// renewEvery-th version the rows of older versions are converted, as their next call would.
 const (
 	renewEvery = 32
-	keepPast   = 16  // versions that are kept in any case, for the rows that a decorator keeps
-	maxYoung   = 256 // versions that are kept because they are young; in a second, in which programs hear of a change, there are fewer
+	keepPast   = 16  // newest versions that are kept in any case, for rows that a decorator keeps
+	maxYoung   = 256 // most versions that are kept because they are young; in the second in which programs hear of a change, there are fewer
 )
 
 // A program that has heard nothing of the limits for maxUnheard reads them before it decides.
-// So rows of a version may be written for as long after the next one began, and until the
+// So rows of a version may be written for that long after the next one began, and until the
 // call ends: keepVersion.
 const (
 	maxUnheard  = time.Minute
@@ -27,7 +27,7 @@ const (
 )
 
 // hear makes sure that the limits were current at most maxUnheard ago. Usually the watcher
-// has seen to that, but it may be turned off or disconnected.
+// does that, but it may be turned off or disconnected.
 func (s *Store) hear(ctx context.Context) error {
 	l := s.limits
 	if !s.cat.IsRead() || time.Since(l.started)-time.Duration(l.heard.Load()) < maxUnheard {
@@ -63,7 +63,7 @@ func isOlder(b *bucket, d *store.Definition) bool {
 	return terms.VersionOf(b.Version) < d.Number
 }
 
-// trim removes the versions of d that no row can be of after renew, at the time now.
+// trim removes those versions of d that no row can have after renew, at the time now.
 func trim(d *store.Definition, now int64) {
 	for n := len(d.Past); n > keepPast; n-- {
 		if ended := d.Past[1].Since; ended > now-keepVersion.Microseconds() && n <= maxYoung {

@@ -34,7 +34,7 @@ func (s *Store) cancel(ctx context.Context, g *store.Group) error {
 		case e == nil:
 			return store.ErrReservation // the limit was dropped, and its buckets with it
 		case s.names.cluster && slot(e.row(p.Key)) != slot(s.names.bucket(first.Limit, first.Key)):
-			return store.ErrReservation // a limit has another parent, and its buckets have begun anew
+			return store.ErrReservation // a limit has another parent now, and its buckets have begun anew
 		}
 	}
 	if err = s.decideInGo(ctx, g, parts); err == nil && s.names.cluster {

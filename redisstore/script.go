@@ -18,12 +18,12 @@ import (
 //go:embed *.lua
 var files embed.FS
 
-// lua returns the text of files, one after the other.
+// lua returns the texts of files, one after the other.
 func lua(names ...string) (text string) {
 	for _, name := range names {
 		b, err := files.ReadFile(name + ".lua")
 		if err != nil {
-			panic(err) // cannot happen with the names below
+			panic(err) // cannot happen with the names of files below
 		}
 		text += string(b) + "\n"
 	}
@@ -54,8 +54,8 @@ func newScripts(clock string) *scripts {
 	}
 }
 
-// A call is one run of a script. The client must not retry it, because it may
-// have charged.
+// A call is one run of a script. The client must not retry a call, because it
+// may have charged.
 type call struct {
 	*redis.Cmd
 	script    *script
@@ -77,7 +77,7 @@ func (c call) str() string {
 	return text
 }
 
-// Commands, converted once.
+// These are commands, converted once to avoid allocations.
 var evalsha, eval any = "evalsha", "eval"
 
 // call returns a call with args: two places for the command and the script,
@@ -102,8 +102,8 @@ func (c call) renew(ctx context.Context, withText bool) call {
 
 // A server that cannot decide at the moment has changed nothing, so the call is
 // tried again, at most maxTries times in all, with a random pause from zero to
-// a bound that doubles. A failover takes longer: the caller gets an error
-// instead of waiting for it.
+// a bound that doubles. A failover takes longer than the tries: the caller gets
+// an error instead of waiting for it.
 const (
 	maxTries   = 6
 	firstPause = 5 * time.Millisecond
@@ -148,7 +148,7 @@ func (s *Store) send(ctx context.Context, calls []call, errs []error) {
 	for i := range calls {
 		_ = pipe.Process(ctx, calls[i]) // only queues
 	}
-	_, _ = pipe.Exec(ctx) // the error of one of the calls
+	_, _ = pipe.Exec(ctx) // Exec's error is the error of one of the calls
 	for i := range calls {
 		errs[i] = calls[i].Err()
 	}
@@ -199,7 +199,7 @@ func (s *Store) reloadCluster(errs []error) {
 		var reply redis.Error
 		unsent := err == context.DeadlineExceeded || err == context.Canceled //nolint:errorlint // as in nothingDone
 		if err != nil && !unsent && (!errors.As(err, &reply) || temporary(err)) {
-			cluster.ReloadState(context.Background()) // returns at once; one reload runs at a time
+			cluster.ReloadState(context.Background()) // ReloadState returns at once; one reload runs at a time
 			return
 		}
 	}

@@ -12,27 +12,26 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Bounds of one call of set.lua, so that the server is busy for about 0.1 ms at
-// most.
+// Bounds of one call of set.lua, so that the server is busy for about 0.1 ms at most.
 const (
 	maxRows  = 64
-	maxCosts = 512 // requests; of a group, each op counts
+	maxCosts = 512 // most requests in a call; each op of a group counts
 )
 
-// A setCall is one call of set.lua. It has rows, and the requests of groups for them, in
+// A setCall is one call of set.lua. It has rows, and requests for them by groups, in
 // order.
 type setCall struct {
 	s        *Store
 	rows     []setRow
 	limits   []*entry
 	requests packed
-	last     run            // not in requests yet
+	last     run            // a run that is not in requests yet
 	costs    int            // number of requests
-	groups   []*store.Group // in the order of decision
-	opRows   []int          // by op, in the order of groups: index in rows
+	groups   []*store.Group // groups in the order of decision
+	opRows   []int          // by op, in the order of groups: index of its row in rows
 }
 
-// A run is a request of several equal takes: as many of count as fit.
+// A run is a request of several equal takes, of which as many as fit are granted, up to count.
 type run struct{ row, units, room, count int64 }
 
 type rowName struct {
@@ -43,10 +42,10 @@ type rowName struct {
 type setRow struct {
 	rowName
 	name   string
-	limit  int   // index into limits, from 1
-	origin int64 // if windows are spread
+	limit  int   // index of the row's limit in limits, from 1
+	origin int64 // origin of its windows, if these are spread
 	phase  int64
-	bare   bool // must have no records: a charge may make the row live longer than they do
+	bare   bool // the row must have no records, because a charge may make it live longer than they do
 
 	state   store.State
 	skipped bool // not decided, because the row has another version or records, or is not a bucket
@@ -60,7 +59,7 @@ func (q *setCall) fits(rows, costs int) bool {
 
 // sameEntries reports whether the call has no other entry for one of these
 // limits. A limit may change between two groups of a batch; a bucket under both
-// entries would be charged twice from the same state.
+// entries would then be charged twice from the same state.
 func (q *setCall) sameEntries(known []*entry) bool {
 	for _, e := range known {
 		for _, l := range q.limits {
@@ -102,7 +101,7 @@ func (q *setCall) addRow(e *entry, op *store.Op, name string) int {
 	return len(q.rows) - 1
 }
 
-// canUseSet reports whether set.lua can decide the op. alone tells that it is
+// canUseSet reports whether set.lua can decide the op. alone is true if it is
 // the only op of its group.
 func (e *entry) canUseSet(op *store.Op, alone bool) bool {
 	return e.override == nil && !mayWait(op) && e.canUseScript(op, alone)
@@ -190,7 +189,7 @@ func (q *setCall) addSingle(g *store.Group, row int) {
 	op, number := &g.Ops[0], int64(row+1)
 	r := &op.Def.Rule
 	switch op.Verb {
-	case store.VerbTakeUpTo: // one token at a time while there are any
+	case store.VerbTakeUpTo: // one token at a time while there are tokens
 		q.takes(run{number, r.Unit, r.Cap - r.Unit, op.Cost})
 	case store.VerbCharge: // one unit at a time, up to MaxUsed
 		q.rows[row].bare = true
@@ -210,7 +209,8 @@ func (q *setCall) addSingle(g *store.Group, row int) {
 	}
 }
 
-// takes requests takes. They join the last ones if only their number differs.
+// takes adds a request for takes. They join the last request if only the number of takes
+// differs.
 func (q *setCall) takes(r run) {
 	if l := q.last; r.row != l.row || r.units != l.units || r.room != l.room {
 		q.flush()
@@ -219,7 +219,7 @@ func (q *setCall) takes(r run) {
 	q.last = r
 }
 
-// flush appends the last takes to the requests.
+// flush appends the last run of takes to the requests.
 func (q *setCall) flush() {
 	if l := q.last; l.count > 0 {
 		q.requests.add(l.count, 1, l.row, l.units, l.room)
@@ -263,8 +263,8 @@ func (q *setCall) call(ctx context.Context) call {
 	return c
 }
 
-// answer fills in the answers from the reply. It returns the groups that must
-// be decided one by one.
+// answer fills in the answers from the reply. answer returns the groups that
+// must be decided one by one.
 func (q *setCall) answer(words string) (rest []*store.Group, err error) {
 	if words == "" {
 		return q.groups, nil
@@ -327,7 +327,7 @@ func (r *setRow) decide(g *store.Group, now int64) (done bool) {
 	return true
 }
 
-// decide is the same for a group of several ops.
+// This decide is for a group of several ops.
 func (q *setCall) decide(g *store.Group, at []int, now int64) (done bool) {
 	var rows [store.MaxTakes]store.State
 	var write [store.MaxTakes]bool
@@ -358,7 +358,7 @@ func clockOf(reply string) (now int64, rest string, ok bool) {
 	return s*1e6 + us, rest, err1 == nil && err2 == nil
 }
 
-// packed is a list of integers in MessagePack.
+// packed is a list of integers in the encoding MessagePack.
 type packed struct {
 	b []byte
 	n int
@@ -388,7 +388,7 @@ func (p *packed) add(list ...int64) {
 // arrayHead is the space that array needs before the integers.
 const arrayHead = 5
 
-// array returns an array of the integers, followed by those of more.
+// array returns a MessagePack array of the integers, followed by those of more.
 func (p *packed) array(more *packed) []byte {
 	p.b[0] = 0xdd
 	binary.BigEndian.PutUint32(p.b[1:], uint32(p.n+more.n))

@@ -1,10 +1,10 @@
 -- Decides any number of groups of plain buckets at one time, one after the other, each
--- all or nothing: no calendar, not leaky, no reservations. Go twin: set.go, which
--- computes the answers from the rows returned. Doubles are exact here: every number is an
--- integer below 2^53, a quotient of two such numbers rounds to an integer only if it is
--- one, and a product above 2^53 stays above what it is compared with. No error may be
--- raised once a row is written, because charged calls would then get an error. So a key
--- that is not a bucket is skipped like a row of another version.
+-- all or nothing: no calendar, not leaky, no reservations. Its twin in Go is set.go,
+-- which computes the answers from the rows returned. Doubles are exact here: every number
+-- is an integer below 2^53, a quotient of two such numbers rounds to an integer only if
+-- it is one, and a product above 2^53 stays above what it is compared with. No error may
+-- be raised once a row is written, because charged calls would then get an error. So a
+-- key that is not a bucket is skipped like a row of another version.
 --
 -- KEYS: rows. ARGV[1]: an array of integers in MessagePack, which the server reads
 -- several times as fast as separate arguments:
@@ -28,9 +28,9 @@ else
   rows = call('MGET', unpack(KEYS))
 end
 
--- used has the used units of the rows at the times in times; after has the used
--- units to be written.
--- low has the last low of a row with records, and tails what is between version and low.
+-- used has the used units of the rows at the times in times; after has the used units to
+-- be written. low has the last low of a row with records, and tails the text between
+-- version and low.
 local used, times, rules, origins, after, lesser, low, tails, reply = {}, {}, {}, {}, {}, {}, {}, {}, {''}
 local at = 2 + 4 * a[1]
 for i = 1, n do
@@ -71,8 +71,8 @@ for i = 1, n do
   end
 end
 
--- change sets what is used, and lowers the last low to what was used before. A row that was
--- full has none.
+-- change sets the units in use, and lowers the last low to those used before. A row that
+-- was full has no lows.
 local function change(i, left)
   if low[i] then
     low[i] = used[i] > 0 and min(low[i], used[i]) or nil

@@ -2,8 +2,8 @@
 -- Group.DecideIn. It reads no other records, unless the last hold of a concurrency limit
 -- ends before others. Each part has its record exactly until it ends in another way.
 --
--- KEYS: n rows, the n hashes of their records, the key of the hold. ARGV: its field in the
--- hashes; its new JSON after the time at which it is forgotten; an array of integers in
+-- KEYS: n rows, the n hashes of their records, the key of the hold. ARGV: the hold's field in
+-- the hashes; its new JSON after the time at which it is forgotten; an array of integers in
 -- MessagePack: when it expires, for how many µs it is kept, and for each row version, add (0:
 -- a concurrency limit), units to be given back, units to be charged, and how many may be used
 -- then; for each row its record after number and mark.
@@ -15,8 +15,8 @@ if now >= a[1] then
 end
 
 -- takeUnits subtracts units from every low, beginning with the one that covers a record.
--- If a low is smaller than units, only the low is passed on. It returns what is left of
--- units after the last low.
+-- If a low is smaller than units, only the low is passed on. takeUnits returns what is
+-- left of units after the last low.
 local function takeUnits(r, number, units)
   local numbers, lows = r.numbers, r.lows
   r.numbers, r.lows = {}, {}
@@ -72,8 +72,8 @@ for i = 1, n do
   rows[i], answer = r, answer .. '\n' .. r.text
 end
 
--- Writes that need no memory come first. The server does not refuse the writes after
--- them.
+-- Writes that need no memory come first. After them the server does not refuse the
+-- other writes.
 for i = 1, n do
   call('HDEL', KEYS[n + i], field)
 end

@@ -1,8 +1,8 @@
--- Keys that Go reads, decides on and writes: table.go.
+-- The keys that Go reads, decides on and writes: see table.go.
 --
--- KEYS: n locks, one for each row; the keys to be read, first the n rows. ARGV[1]: n;
--- ARGV[2]: a letter for each key to be read, s string, h hash, f the number of
--- free parts that have not expired, and the last score; ARGV[3]: the caller's token.
+-- KEYS: n locks, one for each row; the keys to be read, first the n rows. ARGV[1]: n; ARGV[2]:
+-- a letter for each key to be read: s for a string, h for a hash, f for the number of free
+-- parts that have not expired, and the last score; ARGV[3]: the caller's token.
 local n, kinds, token = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local readers = {
   s = function(key) return call('GET', key) end,

@@ -1,15 +1,15 @@
 // Package redisstore is a store in Redis or Valkey: one server, a primary behind
 // Sentinels, or a cluster.
 //
-// A decision is one call of a Lua script, which reads the server's clock. It
-// writes one string for each bucket that it charges, and nothing if it refuses.
-// A bucket expires when it is full. A batch is one pipeline of such calls.
+// A decision is one call of a Lua script, which reads the server's clock. The
+// script writes one string for each bucket that it charges, and nothing if it
+// refuses. A bucket expires when it is full. A batch is one pipeline of such calls.
 //
 // Four scripts decide in one call: take_one.lua a take of one bucket, set.lua a group or a
 // batch, both for buckets that refill continuously or in windows of equal length; hold.lua
-// and settle.lua make and settle holds, and take from buckets with holds. All else is
-// decided in Go, with two calls, one that reads and one that writes if nothing has changed
-// in between.
+// and settle.lua make and settle holds, and take from buckets with holds. All other calls
+// are decided in Go, with two calls of scripts, one that reads and one that writes if
+// nothing has changed in between.
 //
 // In a cluster, the buckets of a group must be in one slot: see [Config].HashTag.
 package redisstore
@@ -30,7 +30,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Values of Config.HashTag.
+// These are the values of Config.HashTag.
 const (
 	tagKey = "key"
 	tagAll = "all"
@@ -38,29 +38,29 @@ const (
 
 // Config has the options of a store. The zero Config is ready for use.
 type Config struct {
-	Prefix string // of the names of all keys; at most 64 printable ASCII characters without spaces and braces; default "dipwell"
+	Prefix string // beginning of the names of all keys; at most 64 printable ASCII characters without spaces and braces; default "dipwell"
 
 	// HashTag says which buckets of a cluster share a slot, and so can be decided in one
-	// call. With "key", the default, these are buckets with the same key, under any limit,
-	// and those whose keys start with the same {tag}. With "all" these are all buckets: any
-	// call can be all or nothing, but one master has all the load. It must be the same for
-	// all programs with one prefix.
+	// call. With "key", the default, buckets with the same key, under any limit, share a
+	// slot, and those whose keys start with the same {tag}. With "all" all buckets do: any
+	// call can be all or nothing, but one master has all the load. HashTag must be the
+	// same for all programs with one prefix.
 	HashTag string
 
 	// AllowEviction opens a store whose server may evict buckets when its
-	// memory is full. An evicted bucket is full again. OnError gets a warning.
-	// Without AllowEviction, New fails for such a server.
+	// memory is full. An evicted bucket is full again. With AllowEviction, OnError
+	// gets a warning. Without AllowEviction, New fails for such a server.
 	AllowEviction bool
 
-	// Poll is the interval at which the store checks whether limits were
-	// changed elsewhere, in addition to notifications. Default 900 ms, so that
-	// a change is known within a second; negative: no checks and no
-	// notifications.
+	// Poll is the interval at which the store checks whether limits were changed
+	// elsewhere, in addition to notifications. Default of Poll: 900 ms, so that a change
+	// is known within a second; negative: no checks and no notifications.
 	Poll time.Duration
 
 	// Lazy opens a store whose server does not answer yet. Until it does, calls
 	// return ErrStore; limits that the program or its configuration file defines
-	// in the meantime are kept in memory and stored later. The store connects as soon as the server answers.
+	// in the meantime are kept in memory and stored later. A Lazy store connects as soon as
+	// the server answers.
 	Lazy bool
 
 	// WaitForAccess lets a lazy store open even if the server rejects the user (WRONGPASS,
@@ -68,11 +68,11 @@ type Config struct {
 	WaitForAccess bool
 
 	// OnError is called with warnings and with errors in the background.
-	// Default: they are dropped.
+	// Default of OnError: warnings and errors are dropped.
 	OnError func(error)
 
-	// Clock replaces the server's clock, in µs since the Unix epoch. It is for
-	// tests: with it nothing expires.
+	// Clock replaces the server's clock, in µs since the Unix epoch. Clock is
+	// for tests: with it nothing expires.
 	Clock func() int64
 }
 
@@ -107,7 +107,7 @@ type Store struct {
 	scripts   *scripts
 	overrides knownOverrides
 	holds     knownHolds
-	held      atomic.Bool // rows may have holds that have expired
+	held      atomic.Bool // there may be rows with expired holds
 	turns     turns
 	clock     func() int64
 	limits    *limits
@@ -161,7 +161,7 @@ func clustered(db redis.UniversalClient) bool {
 }
 
 // Close stops the background work, and closes the client if Open made it. After a change
-// of a limit to a slower version it may take a second, until all programs know of the
+// of a limit to a slower version Close may take a second, until all programs know of the
 // change.
 func (s *Store) Close() error {
 	s.cat.Close()
@@ -171,7 +171,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// maxRounds bounds the attempts for a group, if a limit changes in between.
+// maxRounds bounds the attempts to decide a group whose limit changes in between.
 const maxRounds = 16
 
 // Apply decides a batch. Several groups are sent as one pipeline. It returns nil; errors
@@ -247,8 +247,8 @@ func (s *Store) now(ctx context.Context) (int64, error) {
 	return v[0], nil
 }
 
-// Abilities returns what the store can do besides Apply. Rows expire, so there are
-// only expired holds to sweep. All lanes are the store itself: its client has a pool.
+// Abilities returns what the store can do besides Apply. Rows expire, so only expired
+// holds need a sweep. All lanes are the store itself: its client has a pool.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s.cat, Keys: s.keys, Now: s.now, Ready: s.ready, Metrics: s.metrics,
@@ -266,8 +266,8 @@ func (s *Store) metrics() []store.Metric {
 	}
 }
 
-// count returns the number of keys in the database without reading them. It includes keys
-// of other programs in the same database.
+// count returns the number of keys in the database without reading them. That includes
+// keys of other programs in the same database.
 func (s *Store) count(ctx context.Context) (int64, error) { return s.db.DBSize(ctx).Result() }
 
 // ready returns an error if a server does not answer, is not a master, or the

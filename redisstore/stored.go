@@ -14,15 +14,15 @@ func encodeDropped(last uint32) string { return (&catalog.StoredLimit{Dropped: l
 func encodeDefinition(d *store.Definition) string {
 	l := catalog.Stored(d)
 	for i := range l.Past {
-		if !d.Overridden && d.Past[i].Limit.Plans == (store.Plans{}) { // no row needs them
+		if !d.Overridden && d.Past[i].Limit.Plans == (store.Plans{}) { // no row needs these rules
 			l.Past[i].Settings = ""
 		}
 	}
 	return l.String()
 }
 
-// decodeDefinition reads a field. It returns nil if the field is missing or the limit was
-// dropped. known is the definition of the limit that this program has, or nil.
+// decodeDefinition reads the definition in a field of the hash. It returns nil if the field is
+// missing or the limit was dropped. known is this program's definition of the limit, or nil.
 func decodeDefinition(name, text string, known *store.Definition) (d *store.Definition, err error) {
 	if text != "" {
 		d, err = catalog.DecodeDefinition(name, text, known)
@@ -33,10 +33,10 @@ func decodeDefinition(name, text string, known *store.Definition) (d *store.Defi
 	return d, nil
 }
 
-// restore returns the text of a limit that a server which has lost changes should store.
+// restore returns the text that a server which has lost changes should store for a limit.
 // theirs is the text that it has now, ours the last one that this program has read. If both
-// are of one version, the server may have lost the mark of overrides, or that the limit was
-// dropped.
+// have the same version, the server may have lost the mark of overrides, or that the limit
+// was dropped.
 func restore(theirs, ours string) string {
 	if theirs == ours {
 		return theirs

@@ -19,30 +19,30 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// This file decides in Go what the scripts of one call cannot: read.lua reads the
-// keys, Group.DecideIn decides, and write.lua writes what has changed unless one of
-// the keys was changed in the meantime.
+// This file decides in Go what the scripts alone cannot: read.lua reads the keys,
+// Group.DecideIn decides, and write.lua writes what has changed unless one of the
+// keys was changed in the meantime.
 
 // A table is a store.Table of some rows, reservations and holds. If DecideIn asks for
 // something that is missing, it is read before the next try.
 type table struct {
 	s      *Store
-	limits *store.Registry // those of s, unless a limit is being changed: then they cannot be read
-	token  string          // of locks; random
+	limits *store.Registry // the limits of s, unless a limit is being changed: then they cannot be read
+	token  string          // random token of the caller's locks
 
 	rows  []*tableRow
 	holds []*tableHold
-	tag   string            // in the names of holds, in a cluster
-	id    store.Reservation // the reservation to make or cancel
-	parts []store.Part      // of the reservation to cancel
+	tag   string            // hash tag in the names of holds, in a cluster
+	id    store.Reservation // id of the reservation to make or cancel
+	parts []store.Part      // parts of the reservation to cancel
 
 	now     int64
 	digest  string
-	missing bool // DecideIn asked for something that was not read
+	missing bool // DecideIn asked for a value that was not read
 	loaded  bool // the limits were read because of a limit that was not known
-	drops   bool // a limit is dropped: other parts of its holds stay as they are
+	drops   bool // a limit is being dropped: other parts of its holds stay as they are
 	made    store.Pending
-	text    string // the new reservation, as stored
+	text    string // text of the new reservation, as stored
 	ended   bool   // the reservation must be deleted
 }
 
@@ -53,18 +53,18 @@ type tableRow struct {
 	text     string // the row as read; "" if there is none
 	records  map[string]string
 	override string
-	free     int   // live holds that took nothing from it
-	freeTill int64 // when the last one expires
+	free     int   // number of live holds that took nothing from it
+	freeTill int64 // when the last of these holds expires
 
-	state   store.State // what DecideIn gets, and after SetRow what must be stored
+	state   store.State // the row that DecideIn gets, and after SetRow the one that must be stored
 	list    []store.Record
-	ids     map[store.RecordID]string // fields of the hash
+	ids     map[store.RecordID]string // by record: its field in the hash
 	changed []store.RecordID
 
 	set, setOverride bool
 }
 
-// A tableHold is a hold.
+// A tableHold is a hold with its parts.
 type tableHold struct {
 	id   string
 	text string // as read
@@ -89,7 +89,7 @@ func (t *table) row(limit, key string) *tableRow {
 	return nil
 }
 
-// want arranges for a row to be read.
+// want has a row read in the next round.
 func (t *table) want(limit, key string) {
 	if t.row(limit, key) == nil {
 		t.rows = append(t.rows, &tableRow{limit: limit, key: key})
@@ -105,7 +105,7 @@ func (t *table) hold(id string) *tableHold {
 	return nil
 }
 
-// wantHold arranges for a hold to be read.
+// wantHold has a hold read in the next round.
 func (t *table) wantHold(id string) {
 	if t.hold(id) == nil {
 		t.holds = append(t.holds, &tableHold{id: id})
@@ -115,7 +115,7 @@ func (t *table) wantHold(id string) {
 func (t *table) Row(limit, key string) (store.State, error) {
 	r := t.row(limit, key)
 	if r == nil && t.elsewhere(limit, key) {
-		return store.State{}, nil // of a part that Hold has ended
+		return store.State{}, nil // it belongs to a part that Hold has ended
 	}
 	if r == nil || t.missing {
 		t.want(limit, key)
@@ -181,7 +181,7 @@ func (t *table) Hold(id string) (store.Hold, error) {
 			return store.Hold{}, err
 		}
 		if t.elsewhere(p.Limit, p.Key) {
-			p.Reset = true // where the key is now, it has begun anew
+			p.Reset = true // in its new slot the key has begun anew
 		} else if r == nil {
 			t.want(p.Limit, p.Key)
 			t.missing = true
@@ -193,15 +193,15 @@ func (t *table) Hold(id string) (store.Hold, error) {
 	return h.hold, nil
 }
 
-// elsewhere reports whether a row is in another slot of the cluster than the holds. Its
-// limit had another parent when the hold was made, or was dropped.
+// elsewhere reports whether a row is in another slot of the cluster than the table's
+// holds. Its limit had another parent when the hold was made, or was dropped.
 func (t *table) elsewhere(limit, key string) bool {
 	return t.s.names.cluster && t.tag != "" && slot(t.s.names.bucket(limit, key)) != slot(t.tag)
 }
 
 // find returns an error if a limit is not known, unless it was dropped. Another program may
-// have defined it just now, so that the limits are read first; or this program may not be
-// able to read it.
+// have defined it just now, so the limits are read first; or this program may be unable to
+// read it.
 func (t *table) find(limit string) error {
 	reg := &t.s.limits.reg
 	if reg.Lookup(limit) != nil {
@@ -305,7 +305,7 @@ func (t *table) holdKey(i int) int     { return t.overrideKey(len(t.rows)) + i }
 // they go on after this time.
 const lockFor = 250 * time.Millisecond
 
-// read reads all keys. It returns false if another caller has locked one.
+// read reads all keys. read returns false if another caller has locked one of the keys.
 func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
 	ms := int64(0)
 	if lock {
@@ -394,8 +394,8 @@ func (r *tableRow) decode(t *table) (err error) {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Mark, b.Mark))
 	})
 	base := t.limits.Lookup(r.limit)
-	if r.state.Used == 0 || len(r.list) == 0 && base != nil && base.Algorithm == store.Concurrency { // its holds have expired, and the key of their records with them
-		r.state = store.State{} // kept for its holds or its override
+	if r.state.Used == 0 || len(r.list) == 0 && base != nil && base.Algorithm == store.Concurrency { // its holds have expired, and so has the key of their records
+		r.state = store.State{} // it was kept for its holds or its override
 	}
 	if r.state.Lows != nil {
 		r.state.Lows = r.state.Lows.Count(r.list)
@@ -408,8 +408,8 @@ func (r *tableRow) decode(t *table) (err error) {
 const (
 	maxWrites    = 100
 	maxLockPause = 8 * time.Millisecond
-	maxLockWait  = 10 * time.Second // for other programs
-	maxTurnWait  = time.Minute      // for other calls of this program, each of which has a bound
+	maxLockWait  = 10 * time.Second // longest wait for other programs
+	maxTurnWait  = time.Minute      // longest wait for other calls of this program, each of which has a bound
 )
 
 // decideInGo decides a group by DecideIn.
@@ -434,7 +434,7 @@ func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []store.Pa
 		if g.Hold != nil {
 			g.Hold.Expires, g.Hold.Repeated = 0, false
 		}
-		g.Ops = g.Ops[:len(asked)] // settle and extend have set the rest
+		g.Ops = g.Ops[:len(asked)] // settle and extend have set the other ops
 		for i := range asked {
 			g.Ops[i].Def, g.Ops[i].Answer = asked[i], store.Answer{}
 		}
@@ -448,14 +448,14 @@ func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []store.Pa
 		return t.register(ctx, g)
 	}, grows)
 	if err != nil {
-		again() // the caller may try again
+		again() // the caller may call again
 	}
 	return err
 }
 
-// register prepares to store a reservation. In a cluster its key is in another slot than
-// its rows. It is stored before any tokens are taken, so that the reservation can always
-// be cancelled.
+// register prepares to store a reservation. In a cluster a reservation's key is in
+// another slot than its rows. It is stored before any tokens are taken, so that the
+// reservation can always be cancelled.
 func (t *table) register(ctx context.Context, g *store.Group) error {
 	if !g.Reserved {
 		return nil
@@ -480,7 +480,7 @@ func (t *table) register(ctx context.Context, g *store.Group) error {
 // compete with it.
 func (t *table) update(ctx context.Context, decide func() error, grows bool) (err error) {
 	turn, locked, pause := background.Gate(nil), false, time.Millisecond
-	var began time.Time // when its turn began
+	var began time.Time // when the caller's turn began
 	defer func() {
 		if locked {
 			t.unlock(ctx)
@@ -513,7 +513,7 @@ func (t *table) update(ctx context.Context, decide func() error, grows bool) (er
 			}
 			text, err := json.Marshal(commands)
 			if err != nil {
-				panic(err) // cannot happen with strings and numbers
+				panic(err) // cannot happen, because there are only strings and numbers
 			}
 			if ok, err = t.write(ctx, string(text)); ok || err != nil {
 				locked = locked && !ok
@@ -547,8 +547,8 @@ func (t *table) tooLate(ctx context.Context, wait time.Duration) error {
 	return fmt.Errorf("%w: other calls kept limit %s with key %q locked for %v; nothing was charged", store.ErrStore, t.rows[0].limit, t.rows[0].key, wait)
 }
 
-// turns are the gates at which the callers of a key wait for their turn. Several keys may
-// share a gate.
+// turns are the gates at which callers of the same key wait for their turn. Several keys
+// may share a gate.
 type turns [64]background.Gate
 
 func newTurns() (g turns) {
@@ -564,7 +564,8 @@ func (g *turns) of(r *tableRow) background.Gate {
 	return g[h.Sum32()%uint32(len(g))]
 }
 
-// unlock ends the waiting of others. If it fails, they go on after lockFor.
+// unlock removes the caller's locks, for which others wait. If unlock fails, the others
+// go on after lockFor.
 func (t *table) unlock(ctx context.Context) {
 	_, _ = t.write(context.WithoutCancel(ctx), "")
 }
@@ -632,13 +633,13 @@ func (t *table) expiring(command []any, at int64) []any {
 	return append(command, "PXAT", t.milliseconds(at))
 }
 
-// expire appends a PEXPIREAT.
+// expire appends the command PEXPIREAT.
 func (t *table) expire(list [][]any, key int, at int64) [][]any {
 	return append(list, []any{"PEXPIREAT", key, t.milliseconds(at)})
 }
 
-// milliseconds returns when Redis should expire a key. With a test's clock it is as much
-// later as in clock_given.lua.
+// milliseconds returns when Redis should expire a key. With a test's clock that is as
+// much later as in clock_given.lua.
 func (t *table) milliseconds(us int64) string {
 	ms := us/1000 + 1
 	if t.s.clock != nil {
@@ -654,7 +655,7 @@ const leastLife = 2_000_000
 // rowCommands appends the commands that store a row and its records.
 func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]any {
 	base := t.limits.Lookup(r.limit)
-	if base == nil { // the limit was dropped
+	if base == nil { // the row's limit was dropped
 		return append(list, []any{"DEL", t.rowKey(i)}, []any{"DEL", t.recordsKey(i)}, []any{"DEL", t.freeKey(i)})
 	}
 	lives := max(t.s.fullAt(base, r.state, r.key, t.now), t.now+leastLife)
@@ -694,19 +695,19 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	return list
 }
 
-// refill returns how long a full bucket needs to fill again after all of it was taken. The
-// records of holds live so much longer than the last of them, because a script that takes
-// from their bucket does not touch them.
+// refill returns how long a bucket needs to fill again after all of it was taken. The
+// records of holds live longer by this time than the last of them, because a script that
+// takes from their bucket does not touch them.
 func refill(d *store.Definition) int64 {
 	if d.Algorithm == store.Concurrency {
 		return 0
 	}
 	r := &d.Rule
-	return r.TimeToFull(r.Cap, 0, 0) + r.Every // time 0 may be within a window
+	return r.TimeToFull(r.Cap, 0, 0) + r.Every // one tick more, because time 0 may be within a window
 }
 
-// encode returns the row, "" if it is full and no override needs it; when the last record has
-// ended; and when that of the last hold has, or 0.
+// encode returns the row as text, "" if it is full and no override needs it; when the last
+// record has ended; and when that of the last hold has, or 0.
 func (r *tableRow) encode(base *store.Definition, now int64) (text string, ends, held int64) {
 	row := storedRow{State: r.state, due: store.MaxInt}
 	concurrency := base.Algorithm == store.Concurrency
@@ -744,10 +745,9 @@ func (r *tableRow) encode(base *store.Definition, now int64) (text string, ends,
 	return row.String(), ends, held
 }
 
-// fullAfter returns the latest time at which a row that an override decides is full under
-// the base after the override has ended, unless it was charged beyond its debt. The row
-// names the override as long as it lives; without the row, calls would not look for the
-// override.
+// fullAfter returns the latest time at which a row that an override decides is full under the
+// base after the override has ended, unless it was charged beyond its debt. The row names the
+// override as long as it lives; without the row, calls would not look for the override.
 func (s *Store) fullAfter(base *store.Definition, o *store.Override, key string) int64 {
 	if o.Until == 0 || o.Under != nil {
 		return math.MaxInt64

@@ -19,12 +19,12 @@ func (e *entry) canTakeOne(op *store.Op) bool {
 }
 
 // take decides one call by take_one.lua. If done is false, the script did nothing, because
-// the op needs more than to take its whole cost or nothing.
+// the op is not one that takes its whole cost or nothing.
 func (s *Store) take(ctx context.Context, g *store.Group, e *entry) (done bool, err error) {
 	op := &g.Ops[0]
 	units, room := takeArgs(op)
 	if units == 0 {
-		room = -1 // it takes nothing and only answers
+		room = -1 // the op takes nothing and only answers
 	}
 	args, name := append(make([]any, 0, 10), nil, nil), e.row(op.Key)
 	if e.override == nil {
@@ -51,8 +51,8 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) (done bool, 
 	return true, err
 }
 
-// boundByHolds sets Bound of an op that a script has decided on a row: only a row with live
-// holds has lows then.
+// boundByHolds sets Bound of an op that a script has decided: only a row with live holds
+// has lows then.
 func boundByHolds(op *store.Op, row *store.State) {
 	if row.Lows != nil && (!op.Allowed || op.Shadow) && !op.Never {
 		op.Bound = true

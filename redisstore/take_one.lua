@@ -1,13 +1,13 @@
--- A take from one bucket that refills continuously: the most common call. It is
--- set.lua for one row with ticks of 1 µs.
+-- A take from one bucket that refills continuously: the most common call. The
+-- script is set.lua for one row with ticks of 1 µs.
 --
 -- KEYS: row; if an override decides, the row again. ARGV: version, add, units, and how
--- many units may be used before; if an override decides, the time at which it ends. The
--- row then has to be there, and keeps its expiry.
--- Returns one string: seconds and microseconds of the clock, and the row as found,
--- if there is one. Or a - and the row: it has another version, or records of which one may
--- have ended, or the override has ended, and nothing was done. A reply that is a list or a formatted
--- number costs the server more.
+-- many units may be used before; if an override decides, the time at which it ends. In
+-- that case the row must exist, and keeps its expiry.
+-- Returns one string: seconds and microseconds of the clock, and the row as found, if there is
+-- one. Or it returns a - and the row: the row has another version, or records of which one may
+-- have ended, or the override has ended, and nothing was done. A reply that is a list or a
+-- formatted number costs the server more.
 local key, version, used, ts = KEYS[1], ARGV[1], 0, 0
 local row, tail, low = call('GET', key), ''
 if row then

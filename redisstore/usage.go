@@ -23,12 +23,12 @@ var _ store.UsageKeeper = usage{}
 
 const (
 	usageHour  = int64(time.Hour / time.Microsecond)
-	usageChunk = 1000 // lines of a call: Redis serves nobody else meanwhile
+	usageChunk = 1000 // most lines in a call: Redis serves nobody else meanwhile
 )
 
 // AddUsage implements store.UsageKeeper.
 func (s usage) AddUsage(ctx context.Context, lines []store.UsageLine) error {
-	var order []int // of lines, those of a limit and hour together
+	var order []int // indexes of lines, those of the same limit and hour together
 	for i := range lines {
 		if s.limits.reg.Lookup(lines[i].Limit) != nil {
 			order = append(order, i)

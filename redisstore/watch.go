@@ -9,7 +9,7 @@ import (
 
 const (
 	defaultPoll = 900 * time.Millisecond // so that a change is known within a second even if its message is lost
-	lookTimeout = 5 * time.Second        // for one check for changes
+	lookTimeout = 5 * time.Second        // longest time for one check for changes
 )
 
 // A watcher receives the messages that programs send when they change the limits.
@@ -27,7 +27,7 @@ func (w *watcher) Wait(ctx context.Context, poll time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-w.sub.Channel(): // reconnects after an error
+	case <-w.sub.Channel(): // the channel is connected again after an error
 	case <-timer.C:
 	}
 }
