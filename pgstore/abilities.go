@@ -23,8 +23,8 @@ func (s *Store) Abilities() store.Abilities {
 	return ab
 }
 
-// The overrides of a store. They go through the engine, which a lazy store does not know
-// until its server has answered.
+// The overrides of a store go through its engine. A lazy store does not know its
+// engine until its server has answered.
 type overrides struct{ *Store }
 
 var _ store.Overrider = overrides{}
@@ -37,7 +37,7 @@ func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key str
 	return s.engine().EndOverride(ctx, d, key, kind)
 }
 
-// Overrides returns of each key the override that decides now.
+// Overrides returns, for each key, the override that decides now.
 func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
 	e, err := s.entry(ctx, d)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Store) ready(ctx context.Context) error {
 	case len(lacks) > 0:
 		return fmt.Errorf("%w: the login lacks rights (grant dipwell_service to it): %s", store.ErrStore, strings.Join(lacks, ", "))
 	}
-	return s.cat.LoadError() // last, because an answer above says more
+	return s.cat.LoadError() // checked last, because an error above says more
 }
 
 func (s *Store) metrics() []store.Metric {

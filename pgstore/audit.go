@@ -13,8 +13,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A trail is the audit of a store, for its Abilities. Changes made in SQL are recorded by
-// the functions of schema/.
+// A trail is the ability Audit of a store. Changes made in SQL are recorded by the
+// functions of schema/.
 type trail struct{ *Store }
 
 var _ store.Auditor = trail{}
@@ -51,7 +51,7 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 }
 
 // page returns a page of log, which is a list of the columns of a table; more are parameters
-// of it from $3 on.
+// of its statement from $3 on.
 func (s *Store) page(ctx context.Context, log, before string, n int, more ...any) ([]store.AuditEntry, error) {
 	return list(ctx, s.db, func(row pgx.CollectableRow) (e store.AuditEntry, err error) {
 		if err = row.Scan(&e.ID, &e.Who, &e.Action, &e.Limit, &e.Key, &e.What, &e.Note, &e.Role); err == nil {

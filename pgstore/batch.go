@@ -18,11 +18,11 @@ import (
 // sorted and locked in that order, so that two batches cannot deadlock.
 //
 // takeMany adds up the calls for a key and charges all of them or none, up to the bound in
-// its last parameter but the clock. It first looks at the snapshot and skips rows without
-// room. readMany only reads.
+// its last parameter before the clock. takeMany first looks at the snapshot and skips rows
+// without room. readMany only reads.
 //
-// Arrays are passed through a subquery. If the planner could see their length,
-// it would plan each execution again.
+// Arrays are passed through a subquery. If the planner could see the length of
+// an array, it would plan each execution again.
 func newManySQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	r := &d.Rule
 	columns, unnest := "q(key, units)", "(select $1::text[]), (select $2::bigint[])"
@@ -51,8 +51,9 @@ returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, co
 		leftSQL(r, after), fitsSQL(r, after, bound+" - excluded.used"), lowSQL(leftSQL(r, after)))
 }
 
-// setReadSQL sets the statement that reads rows by their keys. It works as newManySQL says. A
-// row that is missing has the version of the key's override, if there is one.
+// setReadSQL sets the statement that reads rows by their keys. The statement sorts and locks
+// as newManySQL says. For a missing row it returns the version of the key's override, if there
+// is one.
 func setReadSQL(s *statements, id int32, overridden, testClock bool) {
 	missing := "0"
 	if overridden {
@@ -69,7 +70,7 @@ var merges = sync.Pool{New: func() any { return new(store.Rows) }}
 
 // decideBatch decides a batch. Calls for a single key are added up by key if
 // all of them may be granted in full. One statement decides all such keys of a
-// limit. Next comes set.sql; what is still undecided is decided group by group.
+// limit. set.sql comes next; groups that are still undecided are then decided one by one.
 func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 	m := merges.Get().(*store.Rows)
 	defer merges.Put(m)
@@ -109,29 +110,29 @@ func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 	}
 }
 
-// A pendingRow is a row with undecided groups. The first of them are charged in
-// one go: as many as may be granted in full.
+// A pendingRow is a row with undecided groups. The first of these groups, as
+// many as may be granted in full, are charged in one go.
 type pendingRow struct {
 	*store.RowGroups
 	tried int
-	units int64      // of the first tried groups
+	units int64      // units that the first tried groups take
 	rule  store.Rule // with the key's own origin, if origins are spread
 
-	override  uint32  // number of the row's override, if one decides the row and its definition is not remembered
-	other     bool    // the function decides its groups
-	writeBack *bundle // its groups are decided and the result must be written
+	override  uint32  // number of the override that decides the row, if its definition is not remembered
+	other     bool    // the SQL function must decide its groups
+	writeBack *bundle // set if its groups are decided and the result must be written
 }
 
 // A limitBatch is the undecided rows of one limit.
 type limitBatch struct {
 	*entry
-	bound      int64         // limit of used units after a charge
-	toCharge   []*pendingRow // sorted by key
-	toRead     []*pendingRow // not asking for tokens: read before any charge
+	bound      int64         // most units that may be used after a charge
+	toCharge   []*pendingRow // rows to charge, sorted by key
+	toRead     []*pendingRow // rows whose calls ask for no tokens: read before any charge
 	oneByOne   []*store.Group
-	others     []*store.Group // groups for the function: their rows have lows, or they have to wait
-	overridden []*pendingRow  // the overrides of these rows must be read
-	writeBack  []*bundle      // decided, to be written
+	others     []*store.Group // groups for the SQL function: their rows have lows, or they have to wait
+	overridden []*pendingRow  // rows whose overrides must be read
+	writeBack  []*bundle      // decided bundles, to be written
 
 	alone bool // the batch is one call, which is retried as a whole
 }
@@ -145,8 +146,8 @@ func (s *Store) askRows(ctx context.Context, p *limitBatch, statement func() err
 }
 
 // newLimitBatches sorts the rows of one limit by how they are decided, or
-// returns nil if the limit is not available. Rows that are only charged by
-// Charge have another bound and get a batch of their own.
+// returns nil if the limit is not available. Rows with no calls but Charge
+// have another bound and get a batch of their own.
 func (s *Store) newLimitBatches(ctx context.Context, rows []store.RowGroups) (takes, charges *limitBatch) {
 	var known [1]*entry
 	if err := s.resolve(ctx, rows[0].Groups[0], known[:]); err != nil {
@@ -186,9 +187,8 @@ func (s *Store) newLimitBatches(ctx context.Context, rows []store.RowGroups) (ta
 	return takes, charges
 }
 
-// summable reports whether the calls for a row of a plain limit can be added up
-// (ok) and whether any of them asks for tokens (asks). bound is the smallest
-// bound of those.
+// summable reports whether the calls for a row of a plain limit can be added up (ok) and
+// whether any of them asks for tokens (asks). bound is the smallest bound of those.
 func summable(row *store.RowGroups) (asks bool, bound int64, ok bool) {
 	bound = store.MaxInt
 	for _, g := range row.Groups {
@@ -291,8 +291,7 @@ func (s *Store) chargeArgs(e *entry, rows []*pendingRow, bound int64) []any {
 	return s.withClock(append(args, bound))
 }
 
-// charged reads which rows were charged and fills in the answers of their
-// groups.
+// charged reads which rows were charged and fills in the answers of their groups.
 func (p *limitBatch) charged(found pgx.Rows, rows []*pendingRow) ([]bool, error) {
 	charged := make([]bool, len(rows))
 	var key string
@@ -300,7 +299,7 @@ func (p *limitBatch) charged(found pgx.Rows, rows []*pendingRow) ([]bool, error)
 	var now int64
 	var row store.State
 	_, err := pgx.ForEachRow(found, []any{&key, &row.Used, &row.TS, &now}, func() error {
-		for rows[i].Key != key { // rows come back sorted by key
+		for rows[i].Key != key { // charged rows come back sorted by key
 			i = (i + 1) % len(rows)
 		}
 		charged[i] = true
@@ -312,7 +311,7 @@ func (p *limitBatch) charged(found pgx.Rows, rows []*pendingRow) ([]bool, error)
 
 // answerCharged fills in the answers of the groups that were charged together,
 // as if they had been charged one after the other. row is the state after the
-// last of them.
+// last one.
 func (p *pendingRow) answerCharged(row store.State, now int64) {
 	row.Used -= p.units
 	for _, g := range p.Groups[:p.tried] {
@@ -383,8 +382,9 @@ func (s *Store) answerRead(p *limitBatch, found pgx.Rows, rows []*pendingRow) (r
 	return rest, err
 }
 
-// oneAtFault leaves the groups of rows, whose statement failed without effect, to be decided one
-// by one. If the error is not about a row, or is a lock timeout (see decideUnlocked), all get it.
+// oneAtFault leaves the groups of rows whose statement failed without effect to be decided one
+// by one. If the error is not about a row, or is a lock timeout (see decideUnlocked), all
+// groups get the error.
 func (s *Store) oneAtFault(p *limitBatch, rows []*pendingRow, err error) {
 	aside := len(rows) > 1 && s.autocommit() && rowAtFault(err) && !errors.Is(err, store.ErrLocked)
 	for _, row := range rows {
@@ -399,20 +399,20 @@ func (s *Store) oneAtFault(p *limitBatch, rows []*pendingRow, err error) {
 }
 
 // decideRead decides the groups of a row that was read. If nothing has to be
-// written, the answers stand. If only the first groups take tokens, and each of
-// them in full, they are charged by addition, which does not depend on the row
-// being unchanged. Otherwise the resulting row is to be written.
+// written, the answers are final. If only the first groups take tokens, and
+// each of them in full, these groups are charged by addition, which does not
+// require an unchanged row. Otherwise the resulting row is to be written.
 func (p *pendingRow) decideRead(of *limitBatch, found store.State, now int64, listed bool) (done bool) {
 	if p.writeBack = nil; terms.IsOverride(found.Version) {
-		if p.other = true; of.def.Overridden && found.TS != 0 { // a row that is missing has no time
+		if p.other = true; of.def.Overridden && found.TS != 0 { // a missing row has no time
 			p.override = found.Version
 		}
 		return false
 	}
-	p.other = false // from an earlier round
+	p.other = false // it may be set from an earlier round
 	after, write := p.Decide(now, found)
 	clips := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return g.Ops[0].Verb == store.VerbCharge })
-	short := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return !gotFullCost(&g.Ops[0]) }) // gives back expired holds, if any, before it refuses
+	short := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return !gotFullCost(&g.Ops[0]) }) // the function gives back expired holds, if any, before it refuses
 	if !write && p.Groups[0].Err == nil && !clips && !short {                                                      // a Charge that adds nothing may still end the lows
 		return true
 	}

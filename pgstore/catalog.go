@@ -32,7 +32,7 @@ type limits struct {
 	pass    portablePass
 	sweeps  bool // Config.Sweep
 
-	heard   atomic.Int64 // when the limits were last known to be current, since started
+	heard   atomic.Int64 // when the limits were last known to be current, counted from started
 	started time.Time
 
 	zones sync.Map     // by terms.CalendarSpec: comparedZone
@@ -47,7 +47,7 @@ type entry struct {
 	id    int32
 	def   *store.Definition
 	plain bool     // a Take is arithmetic on the row
-	plans sync.Map // by name: *entry
+	plans sync.Map // by plan name: *entry
 }
 
 func newLimits(s *Store) *limits {
@@ -71,13 +71,12 @@ func (l *limits) catalog(c Config) *catalog.Catalog {
 var errUnread = fmt.Errorf("%w: the limits could not be read from the database yet", store.ErrStore)
 
 // maxUnheard is how long a program may decide without checking whether the limits have
-// changed. The server keeps a superseded version for much longer
-// (dipwell_internal.retire, keepVersion), because a row of a version that is gone counts
-// as full.
+// changed. The server keeps a superseded version for much longer (dipwell_internal.retire,
+// keepVersion), because a row of a version that is gone counts as full.
 const maxUnheard = time.Minute
 
 // hear makes sure that the limits were current at most maxUnheard ago. Usually the
-// watcher has seen to that, but it may be turned off or disconnected.
+// watcher does that, but it may be turned off or disconnected.
 func (s *Store) hear(ctx context.Context) error {
 	l := s.limits
 	now := time.Since(l.started)
@@ -96,8 +95,8 @@ func (s *Store) hear(ctx context.Context) error {
 	return err
 }
 
-// resolve finds the entries of a group's limits. Definitions of another store,
-// or older ones, are replaced by what this database holds.
+// resolve finds the entries of a group's limits. Definitions from another
+// store, or older ones, are replaced by those of this database.
 func (s *Store) resolve(ctx context.Context, g *store.Group, out []*entry) error {
 	if err := s.hear(ctx); err != nil {
 		return err
@@ -163,7 +162,7 @@ func (s *Store) readLimits(ctx context.Context) error {
 	return storeError(err, false)
 }
 
-// Prepare looks at the schema.
+// Prepare finds out which schema the database has.
 func (l *limits) Prepare(ctx context.Context) error {
 	if err := checkSchema(ctx, l.db); denied(err) && !errors.As(err, new(*pgconn.ConnectError)) {
 		return fmt.Errorf("grant dipwell_service to this login, or dipwell_admin if it defines limits: %w", err)
@@ -178,7 +177,7 @@ func (l *limits) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// Revision reads the revision.
+// Revision reads the revision of the limits.
 func (l *limits) Revision(ctx context.Context) (revision int64, err error) {
 	asked := time.Since(l.started)
 	err = l.db.QueryRow(ctx, revisionSQL).Scan(&revision)
@@ -197,7 +196,7 @@ func (l *limits) Read(ctx context.Context, only string) (*catalog.Limits, error)
 	}
 	for _, d := range read.Defs {
 		warning, err := l.zoneWarning(ctx, d)
-		if err != nil && !errors.Is(err, errNoZone) { // every take of the limit will return errNoZone
+		if err != nil && !errors.Is(err, errNoZone) { // every take of such a limit will return errNoZone
 			return nil, err
 		}
 		d.Warning = joined(d.Warning, warning)
@@ -259,7 +258,7 @@ func list[T any](ctx context.Context, db querier, scan pgx.RowToFunc[T], sql str
 }
 
 // pageAfter returns the parameters of a list that begins after a key. Shared cannot be passed
-// as text, because a column cannot hold it.
+// as text, because PostgreSQL cannot store its NUL byte.
 func pageAfter(key string) (text string, shared bool) {
 	if key == store.Shared {
 		return "", true
@@ -267,13 +266,14 @@ func pageAfter(key string) (text string, shared bool) {
 	return key, false
 }
 
-// revisionSQL reads the revision: it differs whenever another set of changes is visible,
-// in whatever order changes begin and commit. Portable tables have one row.
+// revisionSQL reads the revision, which differs whenever another set of changes is visible, in
+// whatever order changes begin and commit. In portable tables it is the one row of a table.
 const revisionSQL = "select coalesce(sum(r.n), 0)::bigint from dipwell.revision r"
 
-// loadSQL reads the limits, and of each the versions that this program misses: $1 has the
-// ids of those that it knows, $2 the last version of each that it has read. That one comes
-// again, so that it can be compared. loadOneSQL reads the limit with the name $3.
+// loadSQL reads the limits, and of each limit the versions that this program misses: $1 has
+// the ids of the limits that it knows, $2 the last version of each that it has read. That
+// version is read again, so that it can be compared. loadOneSQL reads the limit with the name
+// $3.
 var (
 	loadSQL    = loadFrom + " order by l.id, v.number"
 	loadOneSQL = loadFrom + " where l.name = $3 order by v.number"
@@ -321,8 +321,8 @@ func readLimits(ctx context.Context, db querier, only string, known map[int32]*s
 	for i := range values {
 		fields = append(fields, &values[i])
 	}
-	other := false                 // a limit is not the one that was known, as after a restore or a rollback
-	var versions []catalog.Version // of one limit
+	other := false                 // set if a limit is not the one that was known, as after a restore or a rollback
+	var versions []catalog.Version // the versions of one limit
 	_, err = pgx.ForEachRow(rows, append(fields, v.Fields()...), func() error {
 		if versions = append(versions, v); v.Number < number {
 			return nil
@@ -353,7 +353,7 @@ func readLimits(ctx context.Context, db querier, only string, known map[int32]*s
 		return nil, err
 	}
 	if _, err = pgx.ForEachRow(rows, []any{&read.Revision}, func() error { return nil }); err == nil && read.Revision < 0 {
-		return readLimits(ctx, db, only, nil) // there are some now
+		return readLimits(ctx, db, only, nil) // there are limits by now
 	}
 	return read, err
 }
@@ -373,14 +373,15 @@ func (l *limits) byID(id int32) *store.Definition {
 }
 
 // A program that does not sweep looks for versions that no row needs at every retireEvery-th
-// change of a limit: perhaps nobody sweeps. It stops after retireFor, because it may meet many
-// rows, or one that another transaction has locked; the next time it goes on from there.
+// change of a limit, because perhaps nobody sweeps. It stops after retireFor, because it may
+// meet many rows, or a row that another transaction has locked, and continues there the next
+// time.
 const (
 	retireEvery = 64
 	retireFor   = time.Second
 )
 
-// Put stores a limit.
+// Put stores a limit in the database.
 func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (change int64, err error) {
 	change, err = l.s.engine().put(ctx, limit, by)
 	if d := l.reg.Lookup(limit.Name); err == nil && d != nil && d.Number%retireEvery == 0 && !l.sweeps && l.s.autocommit() {
@@ -389,7 +390,8 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (change 
 	return change, defineError(err, limit.Name)
 }
 
-// retire looks for versions that no row needs. An error is only reported: the limit is stored.
+// retire looks for versions that no row needs. An error of retire is only reported: the limit
+// is stored.
 func (l *limits) retire(ctx context.Context) {
 	short, cancel := context.WithTimeout(ctx, retireFor)
 	defer cancel()
@@ -404,7 +406,7 @@ func (l *limits) retire(ctx context.Context) {
 	}
 }
 
-// Drop ends a limit. Its rows go with the next sweeps.
+// Drop removes a limit. The limit's rows are deleted by the next sweeps.
 func (l *limits) Drop(ctx context.Context, name, by string) error {
 	return defineError(l.s.engine().drop(ctx, name, by), name)
 }
@@ -433,8 +435,7 @@ func (s functions) put(ctx context.Context, l store.Limit, by string) (change in
 	return change, err
 }
 
-// record returns a row as a JSON object of columns and values, together with the entries
-// of more.
+// record returns a row as a JSON object of columns and values, with the entries of more added.
 func record(columns []string, values []any, more map[string]any) (string, error) {
 	row := map[string]any{}
 	for i, c := range columns {

@@ -10,18 +10,19 @@ import (
 	"github.com/dipwell/dipwell/internal/background"
 )
 
-// A change of an override or a limit may have to wait for what another transaction has
-// locked. It holds a connection for changeWait at a time, so that the changes and lists of
-// others find one. Then an override is tried again; for a limit the catalog does that.
+// A change of an override or a limit may have to wait for rows that another transaction has
+// locked. Such a change holds a connection for changeWait at a time, so that other changes
+// and lists find one. After that an override is tried again here; for a limit the catalog does
+// that.
 const (
 	changeWait     = laneWait
-	changePause    = 50 * time.Millisecond // between two tries, on average
-	changePatience = 5 * time.Second       // then the row counts as locked, as for a call without a timeout
+	changePause    = 50 * time.Millisecond // average pause between two tries
+	changePatience = 5 * time.Second       // after this time the row counts as locked, as for a call without a timeout
 )
 
 // change runs a statement that returns one row and may wait for what is locked, in a
-// transaction of its own or the caller's, and scans the row into dest. In the caller's, the
-// caller's lock_timeout holds.
+// transaction of its own or the caller's, and scans the row into dest. In the caller's
+// transaction, the caller's lock_timeout applies.
 func (s functions) change(ctx context.Context, patience time.Duration, dest []any, sql string, args ...any) error {
 	if !s.autocommit() {
 		return s.db.QueryRow(ctx, sql, args...).Scan(dest...)

@@ -14,15 +14,15 @@ const (
 	connectTimeout = 5 * time.Second
 
 	// closeTimeout is how long pgx may wait for the server to close a connection
-	// after a deadline. Its default is 15 seconds, during which a lane has no
-	// connection if, for example, a firewall drops the packets.
+	// after a deadline. The default of pgx is 15 seconds, during which a lane
+	// has no connection if, for example, a firewall drops the packets.
 	closeTimeout = time.Second
 )
 
 // Open creates a pool from a URL, as ParseURL reads it, and opens a store on it. Close
-// closes both. If the server may be down when the program starts, set Config.Lazy: then
-// an error means that the URL is invalid, or that the server answered and has another
-// schema version (*SchemaError).
+// closes the store and the pool. If the server may be down when the program starts, set
+// Config.Lazy: then an error means that the URL is invalid, or that the server answered
+// and has another schema version (*SchemaError).
 func Open(ctx context.Context, url string, c Config) (*Store, error) {
 	config, err := ParseURL(url)
 	if err != nil {
@@ -48,17 +48,17 @@ func Open(ctx context.Context, url string, c Config) (*Store, error) {
 	return s, nil
 }
 
-// A store that Open has opened and that runs in the background has connections aside, one
-// for each kind of statement that must not wait for the others: the statements of calls,
-// changes and lists may hold those of the pool for long.
+// A store that Open has opened and that works in the background has extra connections,
+// one for each kind of statement that must not wait for the others: calls, changes and
+// lists may hold the connections of the pool for long.
 const (
-	asideLimits = iota // reads the limits: calls whose limit has changed wait for it
+	asideLimits = iota // for reading the limits: calls whose limit has changed wait for it
 	asideProbe         // Abilities.Ready
 	asideSweep
 	asides
 )
 
-// openAside returns nil if the connections are not wanted.
+// openAside returns nil if the extra connections are not wanted.
 func openAside(wanted bool, config *pgxpool.Config) (pools []*pgxpool.Pool) {
 	for i := 0; wanted && i < asides; i++ {
 		pools = append(pools, poolOfOne(config))
@@ -77,7 +77,7 @@ func poolOfOne(config *pgxpool.Config) *pgxpool.Pool {
 	return pool
 }
 
-// sideDB returns one of these connections, or what the store has for all statements.
+// sideDB returns one of the extra connections, or what the store has for all statements.
 func (s *Store) sideDB(which int) DB {
 	if s.aside == nil {
 		return s.db
@@ -86,7 +86,7 @@ func (s *Store) sideDB(which int) DB {
 }
 
 // ParseURL reads the URL of a database, or its settings as key=value. The scheme
-// is postgres, postgresql, yugabyte or cockroach. The rest of the URL is that of
+// is postgres, postgresql, yugabyte or cockroach. The rest of the URL is as for
 // PostgreSQL's own clients, including several hosts, target_session_attrs and
 // pgxpool's pool_max_conns; connect_timeout defaults to 5 seconds and
 // application_name to dipwell. No connection is opened before it is needed. The
@@ -107,7 +107,7 @@ func ParseURL(url string) (*pgxpool.Config, error) {
 }
 
 // connString returns a URL for pgx: the schemes yugabyte and cockroach are
-// replaced by postgres, others are left alone.
+// replaced by postgres, others are kept.
 func connString(url string) string {
 	for _, scheme := range []string{"yugabyte://", "cockroach://"} {
 		if rest, ok := strings.CutPrefix(url, scheme); ok {

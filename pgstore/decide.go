@@ -79,7 +79,7 @@ func (s *Store) decideArgs(g *store.Group, entries []*entry) []any {
 }
 
 // uuidOf returns a parameter that pgx can encode without knowing the server's
-// type, as behind a pooler without prepared statements.
+// type, which it does not know behind a pooler without prepared statements.
 func uuidOf(id store.Reservation) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
 // readDecided fills in the answers of a group.
@@ -98,7 +98,7 @@ func readDecided(rows pgx.Rows, g *store.Group) error {
 		return nil
 	})
 	if err == nil && i < len(g.Ops) {
-		err = store.ErrStaleDefinition // a limit was dropped
+		err = store.ErrStaleDefinition // a limit was dropped meanwhile
 	}
 	if err == nil {
 		setVerdict(g)

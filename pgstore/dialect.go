@@ -11,22 +11,22 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Engines are databases that speak PostgreSQL's protocol. All but PostgreSQL are
-// used through portable tables and statements, without functions.
+// Engines are databases that speak PostgreSQL's protocol. Engines other than
+// PostgreSQL are used through portable tables and statements, without functions.
 const (
 	postgreSQL  = "PostgreSQL"
-	yugabyteDB  = "YugabyteDB"  // keys distributed by hash, no storage parameters
-	cockroachDB = "CockroachDB" // own operator for integer division, no advisory locks
-	citus       = "Citus"       // PostgreSQL with buckets distributed by key
-	anyEngine   = "Portable"    // PostgreSQL with the tables and statements of the other engines
+	yugabyteDB  = "YugabyteDB"  // rows are distributed by a hash of the key; there are no storage parameters
+	cockroachDB = "CockroachDB" // has another operator for integer division, and no advisory locks
+	citus       = "Citus"       // PostgreSQL whose table buckets is distributed by key
+	anyEngine   = "Portable"    // PostgreSQL with the tables and statements for other engines
 )
 
 // A dialect is an engine's variant of the portable statements.
 type dialect struct {
 	engine  string
-	divide  string // operator of integer division
-	hash    string // primary key of buckets
-	collate string // clause for byte order, with a space after it
+	divide  string // operator for integer division
+	hash    string // definition of the primary key of buckets
+	collate string // clause that sorts by bytes, with a space after it
 }
 
 var dialects = map[string]*dialect{
@@ -37,7 +37,7 @@ var dialects = map[string]*dialect{
 }
 
 // tables returns the statements that create the schema, or upgrade it from
-// version have. Each runs in its own transaction.
+// version have. Each statement runs in its own transaction.
 func (d *dialect) tables(have int) (out []string) {
 	text := ""
 	if have == 0 {
@@ -65,12 +65,12 @@ func (d *dialect) tables(have int) (out []string) {
 	return out
 }
 
-// takeSQL returns the statement that charges a bucket with ticks of equal
-// length, in a transaction of its own. The time is a value of the inserted row
-// and the update refers to it as excluded.ts, so that the clock is read once,
-// before the statement is sent to the node of the row. Until a record ends, a row with
-// records is charged like any other. Parameters: key, units,
-// the grid if origins are spread, the time if a test has set a clock.
+// takeSQL returns the statement that charges a bucket with ticks of equal length, in a
+// transaction of its own. The time is a value of the inserted row and the update
+// refers to it as excluded.ts, so that the clock is read once, before the statement is
+// sent to the node of the row. Until one of its records ends, a row with records is
+// charged like any other. Its parameters are the key, the units, the grid if origins
+// are spread, and the time if a test has set a clock.
 func (d *dialect) takeSQL(id int32, def *store.Definition, testClock bool) string {
 	r := &def.Rule
 	grid, params := gridOrParam(r, 2)
@@ -184,8 +184,8 @@ func portableUndo(ctx context.Context, db DB) error {
 	return nil
 }
 
-// alreadyExists reports whether a concurrent migration created the same object.
-// A second try succeeds because of "if not exists".
+// alreadyExists reports whether a concurrent migration has created the same
+// object. A second try then succeeds because of "if not exists".
 func alreadyExists(err error) bool {
 	return slices.Contains([]string{codeUnique, "42P06", "42P07", "42710"}, codeOf(err))
 }

@@ -4,8 +4,8 @@
 //
 // # Statements
 //
-// A call is decided by the first of these statements that fits. If that does not
-// charge the call, the next one that fits is used.
+// A call is decided by the first of these statements that fits. If that
+// statement does not charge the call, the next one that fits is used.
 //
 //	one call of one key
 //	    Take, TakeUpTo, Reserve, Charge     one UPDATE that charges all or nothing (take)
@@ -27,8 +27,8 @@
 //	the functions in a batch                one for each group, in one pipeline, up to 32 in a
 //	                                        transaction that locks their rows first
 //
-// The functions decide one group under the locks of its rows. They cost the server several
-// times as much as a statement above.
+// The functions decide one group under the locks of its rows. The functions cost the
+// server several times as much as a statement above.
 //
 // In SQL a call is decided by
 //
@@ -43,25 +43,25 @@
 //
 // CONTRIBUTING.md has a table of these ways, of all stores, with what each is worth.
 //
-// Unless [Config.Clock] is set, all statements use the server's clock. All lock
-// rows in the order of limit id and key, except that a take locks rows of limits with
-// shards before all others. Engines other than PostgreSQL are used
-// by portable statements instead: a Take is one upsert; other calls, and a Take
-// that the upsert does not charge, are a read, a decision in Go and, if something
-// changes, a transaction.
+// Unless [Config.Clock] is set, all statements use the server's clock. All statements
+// lock rows in the order of limit id and key, except that a take locks rows of limits
+// with shards before all others. Engines other than PostgreSQL are used by portable
+// statements instead: a Take is one upsert; other calls, and a Take that the upsert
+// does not charge, are a read, a decision in Go and, if something changes, a
+// transaction.
 //
 // # Definitions
 //
-// A statement contains the numbers of one version of a limit. It charges a row only if
-// the row, once it is locked, has the same version. Otherwise dipwell_internal.decide
-// reads the definition under the lock and converts the row. So a row is never charged by
-// numbers that were read before a wait for its lock. A plan has its own statements;
-// dipwell_internal.decide also decides rows of another plan. The version of a row under
-// an override is negative: the number of the override. A store remembers the overrides of
-// up to 32,768 keys that it met last, and passes their numbers and ends to one statement
-// as parameters (takeOverridden, set.sql). A program notices a change or drop of
-// a limit within [Config.Poll]; until then it charges rows that are still of the old
-// version.
+// A statement contains the numbers of one version of a limit. A statement charges a row
+// only if the row, once it is locked, has the same version. Otherwise
+// dipwell_internal.decide reads the definition under the lock and converts the row. So a
+// row is never charged by numbers that were read before a wait for its lock. A plan has
+// its own statements; dipwell_internal.decide also decides rows of another plan. The
+// version of a row under an override is negative: the number of the override. A store
+// remembers the overrides of the 32,768 keys with overrides that it met last, and passes
+// their numbers and ends to one statement as parameters (takeOverridden, set.sql). A
+// program notices a change or drop of a limit within [Config.Poll]; until then it charges
+// rows that are still of the old version.
 //
 // # Locks
 //

@@ -7,9 +7,9 @@ import (
 )
 
 // An engine talks to one kind of database: PostgreSQL by functions and
-// multi-row statements, others by portable statements. Which one is known only
-// after the limits were read for the first time, so a lazy store finds out
-// late.
+// multi-row statements, others by portable statements. Which kind it is
+// becomes known only when the limits are read for the first time, so a lazy
+// store finds out late.
 type engine interface {
 	// group decides a group with the given limits. first is false when the
 	// group is decided again because a row had a newer version.
@@ -32,7 +32,7 @@ type engine interface {
 
 	// hasFunctions reports whether the database has functions, which decide
 	// what statements cannot, under the lock, with the current limits and the
-	// database's time zones. Those that change a limit also notify.
+	// database's time zones. Functions that change a limit also notify.
 	hasFunctions() bool
 }
 
@@ -43,7 +43,7 @@ type functions struct{ *Store }
 type portable struct {
 	*Store
 	dialect *dialect
-	locks   bool // db is a transaction in which a portableTable locks what it reads
+	locks   bool // db is a transaction, in which a portableTable locks what it reads
 }
 
 var (

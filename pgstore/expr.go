@@ -9,8 +9,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// The functions of this file return SQL expressions about row b of buckets. Operands are
-// numbers, columns and parameters.
+// The functions of this file return SQL expressions about row b of buckets. Their
+// operands are numbers, columns and parameters.
 
 // ticksSQL returns the number of ticks from the row's ts to now. grid is a boundary of windows before
 // any time that can occur, so that division rounds down: see gridOf.
@@ -26,9 +26,9 @@ func ticksDividedSQL(r *store.Rule, now, grid, divide string) string {
 	return fmt.Sprintf("((greatest(%[1]s, b.ts)%[2]s) %[3]s %[4]d - (b.ts%[2]s) %[3]s %[4]d)", now, minus(grid), divide, r.Every)
 }
 
-// ticksOnceSQL is ticksSQL for a grid that must be looked up, and so stands in it once. It
-// computes the ticks from the time since ts, and from how much of the present window has
-// passed.
+// ticksOnceSQL is ticksSQL for a grid that must be looked up, and that therefore occurs in
+// the expression only once. It computes the ticks from the time since ts, and from how
+// much of the present window has passed.
 func ticksOnceSQL(r *store.Rule, now, grid string) string {
 	return fmt.Sprintf("(greatest(%[1]s - b.ts, 0) - (%[1]s - %[2]s) %% %[3]d + %[3]d - 1) / %[3]d", now, grid, r.Every)
 }
@@ -62,17 +62,17 @@ func leftAfterSQL(ticks, add, enough string) string {
 	return fmt.Sprintf("greatest(b.used - %s, 0)", returnedSQL(ticks, add, enough))
 }
 
-// fitsSQL tells whether a row uses at most room after ticks.
+// fitsSQL returns whether a row uses at most room units after ticks.
 func fitsSQL(r *store.Rule, ticks, room string) string {
 	return fmt.Sprintf("b.used - %s <= %s", returnedSQL(ticks, strconv.FormatInt(r.Add, 10), enough(r)), room)
 }
 
-// lowSQL returns the low of a row that uses left units. It is null if the row has no
-// records.
+// lowSQL returns the low of a row that uses left units. The low is null if the row
+// has no records.
 func lowSQL(left string) string { return fmt.Sprintf("b.low - greatest(b.low - %s, 0)", left) }
 
-// enough returns the number of ticks after which any row is full, to clamp ticks before a
-// multiplication that could overflow, or "". Two times are less than 2^54 µs apart.
+// enough returns the number of ticks after which any row is full, with which ticks are limited
+// before a multiplication that could overflow, or "". Two times are less than 2^54 µs apart.
 func enough(r *store.Rule) string {
 	if r.Every == 1 && r.Add <= 1<<8 {
 		return ""
@@ -84,7 +84,7 @@ func enough(r *store.Rule) string {
 // windows of 1 µs the origin does not matter.
 func spread(r *store.Rule) bool { return r.Spread && r.Every > 1 }
 
-// gridSQL returns the grid of a rule whose ticks have one length.
+// gridSQL returns the grid of a rule whose ticks have equal lengths.
 func gridSQL(r *store.Rule) string { return strconv.FormatInt(gridOf(r.Origin, r.Every), 10) }
 
 // gridOrParam returns the grid of a rule, which is a parameter after n others if the origins of

@@ -13,9 +13,9 @@ import (
 const heldColumns = `h.allowed, h.never, h.shadow, h.granted, coalesce(h.remaining, 0), h.retry, coalesce(h.reset, 0), h.used, h.ts, h.version, coalesce(h.bound, false),
     h.limit_id, h.key, h.takes, h.cost, coalesce(h.expires, 0), h.repeated, coalesce(h.plan, ''), h.row_plan, h.row_override`
 
-// holdOneSQL and settleOneSQL decide the most common calls, any number of them, and return
-// no row for all others. A list is passed through a subquery: if the planner could see its
-// length, it would plan each execution again.
+// holdOneSQL and settleOneSQL decide the most common calls about holds, any number of
+// them, and return no row for all others. A list is passed through a subquery: if the
+// planner could see its length, it would plan each execution again.
 const (
 	holdOneSQL = `select ` + heldColumns + `, x.i from (
     select q.i, dipwell_internal.hold_one(q.limit_name, q.key, q.cost, q.ttl, q.hold, $6::bigint) as h
@@ -36,17 +36,17 @@ where p.limit_id = $1 and p.key = $2 and p.live and p.expires > coalesce($3::big
 type held struct {
 	store.Answer
 	used, ts *int64
-	version  *rowVersion // nil if the limit was dropped
+	version  *rowVersion // nil if the limit of the part was dropped
 	id       int32
 	key      string
 	takes    uint16
 	cost     int64
 	expires  int64
 	repeated bool
-	plan     string // named by the call
+	plan     string // plan that the call named
 	decided  *string
 	override []byte
-	place    int // of the call in its list, from 1
+	place    int // position of the call in its list, from 1
 }
 
 func readHeld(rows pgx.Rows) (all []held, err error) {
@@ -142,7 +142,7 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 	return s.answerHeld(ctx, g, answers, err)
 }
 
-// checkHold checks what the functions would, and says which ops are of which take.
+// checkHold makes the checks of the functions, and sets to which takes the ops belong.
 func checkHold(g *store.Group) error {
 	if err := g.Hold.Check(g.Ops); err != nil {
 		return err
@@ -153,7 +153,7 @@ func checkHold(g *store.Group) error {
 		}
 	}
 	for i := range g.Ops {
-		if op := &g.Ops[i]; op.Takes == 0 { // the ops are the takes
+		if op := &g.Ops[i]; op.Takes == 0 { // each op is then a take
 			op.Takes = 1 << i
 		}
 	}
@@ -167,7 +167,7 @@ func (s functions) answerHeld(ctx context.Context, g *store.Group, all []held, e
 	case err != nil:
 		return err
 	case !g.Settles() && len(all) < len(g.Ops):
-		return store.ErrStaleDefinition // a limit was dropped
+		return store.ErrStaleDefinition // a limit was dropped meanwhile
 	case g.Settles():
 		g.Ops = nil
 	}
@@ -192,7 +192,7 @@ func (s functions) settledOp(ctx context.Context, h *held) (op store.Op, ok bool
 		return op, false
 	}
 	def := s.limits.byID(h.id)
-	if def == nil && s.loadForCall(ctx) == nil { // defined since the limits were read
+	if def == nil && s.loadForCall(ctx) == nil { // the limit may have been defined since the limits were read
 		def = s.limits.byID(h.id)
 	}
 	if def == nil {
@@ -206,8 +206,8 @@ func (s functions) settledOp(ctx context.Context, h *held) (op store.Op, ok bool
 	return op, true
 }
 
-// answer sets the answer of an op, and Def to the definition that decided it. If that is
-// not known, Used and TS are left unset.
+// answer sets the answer of an op, and Def to the definition that decided it. If that
+// definition is not known, Used and TS are left unset.
 func (h *held) answer(op *store.Op) {
 	known := setDecider(op, uint32(*h.version), h.decided, h.override)
 	op.Answer = h.Answer

@@ -7,13 +7,13 @@ import (
 
 // Condition is the state of a server and of the schema, as found by Inspect.
 type Condition struct {
-	// Server is version() of the server.
+	// Server is the result of version() on the server.
 	Server string
 	// Engine is PostgreSQL, YugabyteDB, CockroachDB, Citus or Portable, as in
 	// MigrateOptions.
 	Engine string
-	// Portable says that the tables are those for distributed engines: the SQL functions
-	// are not there.
+	// Portable says that the tables are those for distributed engines, without the SQL
+	// functions.
 	Portable bool
 	// Schema is the version of the schema, 0 if there is none; New needs SchemaVersion.
 	Schema int
@@ -23,23 +23,22 @@ type Condition struct {
 	// Hidden is set if User may not read the schema: Schema is 0 and nothing is known
 	// about tables and rows.
 	Hidden bool
-	// Callable is set if Hidden is, but User may call the functions: SQL callers work,
-	// and a Store does not.
+	// Callable is set if Hidden is, but User may call the functions: SQL callers then
+	// work, but a Store does not.
 	Callable bool
 	// User is the role that the connection has, current_user.
 	User string
 	// Super is set if User is a superuser, which a program that takes tokens need not be.
 	Super bool
 
-	// ClockAhead is the server's clock minus this machine's, and ClockError the largest
-	// possible error of that: half of the shortest round trip. The difference changes no
-	// decision, because the server's clock makes all of them.
+	// ClockAhead is by how much the server's clock is ahead of this machine's, and
+	// ClockError the largest possible error of that: half of the shortest round trip.
+	// The difference changes no decision, because the server's clock makes all of them.
 	ClockAhead, ClockError time.Duration
 
-	// The fields below are set only if the server is PostgreSQL, with
-	// the tables of any engine. On Citus they
-	// describe the coordinator, and its statistics do not include the rows on
-	// the workers.
+	// The fields below are set only if the server is PostgreSQL, with the
+	// tables of any engine. On Citus they describe the coordinator, and its
+	// statistics do not include the rows on the workers.
 
 	// Fsync and FullPages are the settings fsync and full_page_writes of the server: unless
 	// both are on, a crash may damage the tables.
@@ -47,8 +46,8 @@ type Condition struct {
 	// SyncCommit is synchronous_commit in the user's sessions. Unless it is off, a crash of
 	// the server loses nothing that was answered, if the tables are logged.
 	SyncCommit string
-	// Encoding is the encoding of the database. In one that is neither UTF8 nor SQL_ASCII, a
-	// key that is not ASCII has one bucket for Go and another one for SQL.
+	// Encoding is the encoding of the database. If it is neither UTF8 nor SQL_ASCII, a key
+	// that is not ASCII has one bucket for Go and another one for SQL.
 	Encoding string
 	// Unlogged says that the tables of buckets are empty after a crash of the server: see
 	// MigrateOptions.Tables.
@@ -65,27 +64,28 @@ type Condition struct {
 	Owner string
 	// Untrusted lists what lets others than Owner run code with its rights, and with those
 	// of whoever calls the functions: a schema or an object that belongs to another role, and
-	// rights to create such. Migrate refuses them. If there are any, Inspect calls no
-	// function of the schemas.
+	// rights to create such. Migrate refuses schemas for which Untrusted has entries. If
+	// there are entries, Inspect calls no function of the schemas.
 	Untrusted []string
 	// Lacks are the rights that User lacks to decide as a Store does, and the tables whose
-	// row security is on for it. RoleLacks are those of dipwell_service and dipwell_admin.
+	// row security is on for it. RoleLacks are the rights that dipwell_service and
+	// dipwell_admin lack.
 	Lacks, RoleLacks []string
 	// SweepJob is pg_cron's job that deletes full rows: planned, missing, hidden (User
 	// may not read the jobs), or empty (pg_cron is not installed in this database).
 	SweepJob string
-	// LiveRows is the server's estimate for buckets.
+	// LiveRows is the server's estimate of the rows in buckets.
 	LiveRows int64
 	// Swept is the start of the last complete pass of a sweep; zero: never, or not
 	// visible to User.
 	Swept time.Time
 }
 
-// Inspect reads the state of a database and changes nothing. It also works
+// Inspect reads the state of a database and changes nothing. Inspect also works
 // without the schema, and with another version of it. An error means that the database
-// could not be read; a missing schema or privilege is reported in the Condition. It
-// reads the server's clock several times, so that it takes some round trips: it is for
-// operators, not for each call.
+// could not be read; a missing schema or privilege is reported in the Condition.
+// Inspect reads the server's clock several times, which takes some round trips: it is
+// for operators, not for each call.
 func Inspect(ctx context.Context, db DB) (*Condition, error) {
 	c := &Condition{}
 	if err := db.QueryRow(ctx, "select version(), current_user::text, current_setting('transaction_read_only') = 'on'").Scan(&c.Server, &c.User, &c.ReadOnly); err != nil {
@@ -152,13 +152,13 @@ func (c *Condition) tables(ctx context.Context, db DB) error {
 		Scan(&c.Unlogged, &c.LiveRows)
 }
 
-// trust finds out who can replace what runs in the schemas.
+// trust finds out who can replace code that runs in the schemas.
 func (c *Condition) trust(ctx context.Context, db DB) error {
 	return db.QueryRow(ctx, `select coalesce((select pg_get_userbyid(n.nspowner)::text from pg_namespace n where n.nspname = 'dipwell'), ''),
 		array(select u.what from (`+untrustedSQL+`) u where u.always)`).Scan(&c.Owner, &c.Untrusted)
 }
 
-// rights finds out what logins lack to decide.
+// rights finds out which rights logins lack to decide calls.
 func (c *Condition) rights(ctx context.Context, db DB) error {
 	err := db.QueryRow(ctx, `select dipwell_internal.lacks(), array(select r.rolname || ': ' || x from pg_roles r, unnest(dipwell_internal.lacks(r.rolname)) x
 		where r.rolname in ('dipwell_service', 'dipwell_admin') and has_schema_privilege(r.oid, 'dipwell', 'usage') order by 1)`).Scan(&c.Lacks, &c.RoleLacks)

@@ -11,13 +11,13 @@ import (
 // Bounds of a janitor's load on the server: a small share of one connection,
 // and a larger share while rows become full faster than it deletes them.
 const (
-	janitorIdle    = 10 * time.Second // least time between the starts of two passes
-	janitorCron    = 2 * time.Minute  // the same if pg_cron also sweeps
+	janitorIdle    = 10 * time.Second // shortest time between the starts of two passes
+	janitorCron    = 2 * time.Minute  // the same time if pg_cron also sweeps
 	janitorRest    = 20               // length of the pause after a statement, as a multiple of the statement's duration
-	janitorGrowing = 3                // the same while there is more to do: the table grew by 1/16 in a pass, more records are due than one statement ends, or the previous pass was dense
-	janitorMin     = 1                // the shortest pause, used while pages are dense
+	janitorGrowing = 3                // the same multiple while there is more to do: the table grew by 1/16 in a pass, more records are due than one statement ends, or the previous pass was dense
+	janitorMin     = 1                // the same multiple while pages are dense: the shortest pause
 	janitorDense   = 4                // a page (of about 100 rows) is dense if this many rows of it were deleted
-	janitorRetire  = time.Minute      // between two searches for unused versions
+	janitorRetire  = time.Minute      // time between two searches for unused versions
 	janitorRetry   = time.Minute      // pause after an error
 	stepTimeout    = 2 * time.Minute
 )
@@ -35,15 +35,15 @@ type janitor struct {
 	dense   [2]bool   // whether the current and the previous pass found a dense page
 	size    int       // pages of the table at the start of the pass; 0: the next statement starts a pass
 	page    int64     // where its last statement stopped, -1 before the first; if it has moved, another program sweeps
-	began   int64     // start of the last complete pass, when this pass began
+	began   int64     // when this pass began: the start of the last complete pass
 
-	rows   atomic.Int64 // rows that it deleted
-	spent  atomic.Int64 // ns: duration of its statements
-	passes atomic.Int64 // passes over the table that it completed
+	rows   atomic.Int64 // number of rows that the janitor deleted
+	spent  atomic.Int64 // duration of the janitor's statements, in ns
+	passes atomic.Int64 // number of passes over the table that the janitor completed
 
-	// Start of the last complete pass over the table, by any program, in µs. Rows that
-	// were full at that time have been deleted, unless they were locked. Zero:
-	// not known.
+	// This is the start of the last complete pass over the table, by any program, in
+	// µs. Rows that were full at that time have been deleted, unless they were locked.
+	// It is zero if that start is not known.
 	covered atomic.Int64
 }
 
@@ -84,7 +84,7 @@ func (j *janitor) run(ctx context.Context) {
 // just done so. It returns how long to pause.
 func (j *janitor) step(ctx context.Context) (rest time.Duration, err error) {
 	if !j.store.cat.IsRead() {
-		return janitorIdle, nil // a lazy store whose server has not answered yet
+		return janitorIdle, nil // the server of a lazy store has not answered yet
 	}
 	idle, err := j.idle(ctx)
 	if err != nil {
@@ -140,7 +140,7 @@ func (j *janitor) record(did swept, took time.Duration) {
 	}
 }
 
-// idle returns the least time between the starts of two passes.
+// idle returns the shortest time between the starts of two passes.
 func (j *janitor) idle(ctx context.Context) (time.Duration, error) {
 	if !j.store.engine().hasFunctions() {
 		return janitorIdle, nil
@@ -163,7 +163,7 @@ func (j *janitor) retire(ctx context.Context) error {
 	}
 	j.retired = time.Now()
 	more, err := j.store.engine().retire(ctx)
-	if more { // a share of the time, as for sweeping
+	if more { // pause in proportion to the time spent, as for sweeping
 		j.retired = time.Now().Add(janitorRest*time.Since(j.retired) - janitorRetire)
 	}
 	return err

@@ -20,14 +20,14 @@ import (
 const (
 	lockTimeout = "lock_timeout"
 	laneWait    = 10 * time.Millisecond // how long a lane waits for a row lock that another transaction holds
-	sortWait    = 2 * time.Millisecond  // the same for the sorter, whose rows were already locked for laneWait
+	sortWait    = 2 * time.Millisecond  // how long the sorter waits, after lanes have already waited for laneWait
 )
 
 // openLanes opens a pool of one connection for each of n lanes, and two more that
-// look after rows which other transactions have locked. They connect when they
-// are needed. In the URL of Open, pool_max_conns is the most lanes, and
-// lock_timeout is how long lanes wait for a lock. A program's own pool has them
-// for its own transactions.
+// look after rows which other transactions have locked. The connections are
+// opened when they are needed. In the URL of Open, pool_max_conns is the largest
+// number of lanes, and lock_timeout is how long lanes wait for a lock. If a
+// program passes its own pool, these settings are for its own transactions.
 func (s *Store) openLanes(_ context.Context, n int) (store.Lanes, error) {
 	config := s.db.(*pgxpool.Pool).Config()
 	config.MinConns, config.MinIdleConns = 0, 0
@@ -60,14 +60,14 @@ func (s *Store) openLanes(_ context.Context, n int) (store.Lanes, error) {
 	return l, nil
 }
 
-// lane is With for a lane.
+// lane is With for a store that is a lane.
 func (s *Store) lane(db DB) *Store {
 	c := s.With(db)
 	c.inLane = true
 	return c
 }
 
-// lanesOf returns n, or what pool_max_conns in the URL says if that is less.
+// lanesOf returns n, or pool_max_conns in the URL if that is less.
 func lanesOf(url string, n int) int {
 	if config, err := pgxpool.ParseConfig(url); err == nil && strings.Contains(url, "pool_max_conns") {
 		return min(n, int(config.MaxConns))
@@ -148,7 +148,7 @@ type quarantine struct {
 	*Store
 	pool   *pgxpool.Pool
 	pooler *pooler
-	waits  atomic.Int64 // the connection's lock_timeout, in ms
+	waits  atomic.Int64 // lock_timeout of the connection, in ms
 }
 
 // quarantine opens the connection for calls of locked rows.
@@ -168,8 +168,8 @@ func (p *lanePools) quarantine(config *pgxpool.Config, s *Store) *quarantine {
 	return q
 }
 
-// apply is Apply with another lock_timeout, which is set on the connection if it has
-// changed.
+// apply is Apply with a given lock_timeout, which is set on the connection if it
+// differs.
 func (q *quarantine) apply(ctx context.Context, b *store.Batch, wait time.Duration) error {
 	if ms := max(wait.Milliseconds(), 1); ms != q.waits.Load() && !q.pooler.refuses.Load() {
 		if _, err := q.pool.Exec(ctx, "set lock_timeout = "+strconv.FormatInt(ms, 10)); err != nil {

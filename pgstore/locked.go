@@ -10,14 +10,14 @@ import (
 )
 
 // lockedRows are the rows for which a group of the batch timed out waiting for
-// a lock. Other groups with these rows get the same error without waiting
+// a lock. Other groups that need these rows get the same error without waiting
 // again.
 type lockedRows map[rowName]error
 
 type rowName struct{ limit, key string }
 
-// note records the row of a group that timed out on a lock. With several rows
-// it is not known which one was locked.
+// note records the row of a group that timed out on a lock. If the group has
+// several rows, it is not known which one was locked.
 func (r *lockedRows) note(g *store.Group) {
 	if len(g.Ops) != 1 || !errors.Is(g.Err, store.ErrLocked) {
 		return
@@ -45,10 +45,10 @@ func nameOf(op *store.Op) rowName { return rowName{op.Def.Name, op.Key} }
 const maxMissing = 2
 
 // decideUnlocked decides the groups of a batch that failed with ErrLocked only
-// because another group of their transaction needs a locked row. It waits for no row that is
-// locked. A row that is missing may have been inserted by a transaction that is still
-// open, which no statement can see: if one of them was, groups with such a row are tried one
-// by one.
+// because another group of their transaction needs a locked row. decideUnlocked waits for no
+// row that is locked. A missing row may have been inserted by a transaction that is still
+// open, which no statement can see: if one of the missing rows was, groups with missing rows
+// are tried one by one.
 func (s *Store) decideUnlocked(ctx context.Context, b *store.Batch) {
 	var all []*store.Group
 	for i := range b.Groups {
@@ -98,7 +98,7 @@ func (s *Store) applyTo(ctx context.Context, groups []*store.Group) {
 	}
 }
 
-// A rowState is that of a row, or of a group: the last one of its rows in this order.
+// A rowState is the state of a row, or of a group: the last state of its rows in this order.
 type rowState int
 
 const (
@@ -107,8 +107,8 @@ const (
 	rowLocked
 )
 
-// rowStatesSQL returns the state of each row that is not free. It locks the rows that are
-// for the time of the statement.
+// rowStatesSQL returns the state of each row that is not free. For the time of the
+// statement it locks the rows that are free.
 const rowStatesSQL = `select q.i, case when exists (select from dipwell.buckets b where b.limit_id = q.limit_id and b.key = q.key) then 2 else 1 end
 from unnest((select $1::int[]), (select $2::text[])) with ordinality q(limit_id, key, i)
 where not exists (select from dipwell.buckets b where b.limit_id = q.limit_id and b.key = q.key for no key update skip locked)`
@@ -117,7 +117,7 @@ where not exists (select from dipwell.buckets b where b.limit_id = q.limit_id an
 func (s *Store) rowStates(ctx context.Context, groups []*store.Group) ([]rowState, error) {
 	var limits []int32
 	var keys []string
-	var of []int // by row: its group
+	var of []int // by row: the index of its group
 	for i, g := range groups {
 		for j := range g.Ops {
 			op := &g.Ops[j]

@@ -24,24 +24,25 @@ import (
 type MigrateOptions struct {
 	// Tables is "logged" (a crash of the server loses nothing that was answered) or
 	// "unlogged" (faster, but after a crash all buckets are full). Limits and overrides are
-	// logged either way. Changing it rewrites the tables, while calls wait. Default:
-	// existing tables are kept as they are, and new ones are logged.
+	// logged either way. Changing Tables rewrites the tables, while calls wait. Default of
+	// Tables: existing tables are kept as they are, and new ones are logged.
 	Tables string
 
 	// Engine is PostgreSQL, YugabyteDB, CockroachDB, Citus or Portable:
 	// PostgreSQL with the tables and statements of the others, without functions.
-	// Default: Migrate finds it by the server's version and tables, and
-	// MigrationSQL prints for PostgreSQL.
+	// Default: By default Migrate finds the engine by the server's version and
+	// tables, and MigrationSQL prints for PostgreSQL.
 	Engine string
 
-	// From is the current version of the schema, for MigrationSQL. Default 0: none.
+	// From is the current version of the schema, for MigrationSQL. Default of From: 0, no
+	// schema.
 	From int
 
 	// Down makes MigrationSQL return the statements of MigrateDown.
 	Down bool
 
-	// Waiting is called, each time before Migrate tries again, with the transaction that
-	// holds it up. Default: nobody is told.
+	// Waiting is called each time before Migrate tries again, with a description of the
+	// transaction that holds it up. Default of Waiting: nobody is told.
 	Waiting func(why string)
 }
 
@@ -60,17 +61,17 @@ func (o *MigrateOptions) check() error {
 // A Migration is one step of the schema. Steps are applied in the order of their
 // versions, and Migrate replaces all functions whenever it applies a step.
 type Migration struct {
-	Version   int       // that the schema has after it
-	Name      string    // a few words, as in the name of its file
-	AppliedAt time.Time // on the server's clock; zero: not applied
+	Version   int       // version that the schema has after the step
+	Name      string    // a few words, as in the name of the step's file
+	AppliedAt time.Time // when it was applied, on the server's clock; zero: not applied
 
 	up string
 }
 
 // SchemaError reports that the schema of the database has another version than this
-// program needs. Its message says what to run. New, Open and Migrate return it, and
-// nothing was changed. If Have is above Want, a newer program has migrated the database:
-// this one must be upgraded.
+// program needs. Its message says what to run. New, Open and Migrate return a
+// SchemaError; nothing was changed. If Have is above Want, a newer program has migrated
+// the database, and this program must be upgraded.
 type SchemaError struct {
 	Have, Want int // versions; Have is 0 if there is no schema
 }
@@ -132,8 +133,7 @@ func readRepeatable() string {
 	return b.String()
 }
 
-// schemaNames returns the sorted names of the files in a directory of
-// schemaFiles.
+// schemaNames returns the sorted names of the files in a directory of schemaFiles.
 func schemaNames(dir, pattern string) (out []string) {
 	paths, err := fs.Glob(schemaFiles, "schema/"+dir+pattern)
 	if err != nil {
@@ -157,8 +157,8 @@ func readSchema(name string) string {
 // "dipwell" in ASCII.
 const migrationLock = 0x64697077656c6c
 
-// guard creates the schemas, and refuses those in which others may replace what runs with
-// the rights of the role that migrates.
+// guard creates the schemas, and refuses schemas in which others may replace code that
+// runs with the rights of the role that migrates.
 var guard = `
 -- == Schemas in which others could run code are refused
 
@@ -191,18 +191,17 @@ const migrationsTable = `create table if not exists dipwell.migrations (
 );
 `
 
-// Migrate upgrades the schema to SchemaVersion in one transaction, creating it
-// if needed, and changes the tables to o.Tables. Several programs may call it
-// at once. It returns the migrations that it applied. The error is a
-// *SchemaError if the database has a newer schema, and a *store.FieldError if an
-// option is invalid. Migrate refuses schemas that another role owns, and those in which
-// others own or may create objects.
+// Migrate upgrades the schema to SchemaVersion in one transaction, creating it if needed,
+// and changes the tables to o.Tables. Several programs may call Migrate at once. Migrate
+// returns the migrations that it applied. The error is a *SchemaError if the database has
+// a newer schema, and a *store.FieldError if an option is invalid. Migrate refuses
+// schemas that another role owns, and those in which others own or may create objects.
 //
-// It waits for a lock only a tenth of a second, so that calls do not queue behind it. Then
-// it rolls back, and tries again after a pause, until ctx ends. Other engines than
-// PostgreSQL run each statement in its own transaction, and reject unlogged tables. In a
-// transaction of the caller's the migration is part of it: nothing is changed if that rolls
-// back, and the lock that keeps others from migrating is held until it ends.
+// Migrate waits for a lock only a tenth of a second, so that calls do not queue behind it.
+// Then Migrate rolls back, and tries again after a pause, until ctx ends. On engines other
+// than PostgreSQL, each statement runs in its own transaction, and unlogged tables are
+// rejected. In a caller's transaction the migration is part of that: nothing is changed if
+// it rolls back, and the lock that keeps others from migrating is held until it ends.
 func Migrate(ctx context.Context, db DB, o MigrateOptions) (applied []Migration, err error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -249,8 +248,8 @@ func (s *schema) migrate(ctx context.Context, db DB, o MigrateOptions) (applied 
 }
 
 // begin creates the table of the migrations if it is missing, and returns the version of
-// the schema. If the schema is there, it needs no right but to read it, so that a login
-// that owns nothing can find that there is nothing to do.
+// the schema. If the schema exists, begin needs only the right to read it, so that a
+// login that owns nothing can find that there is nothing to do.
 func (s *schema) begin(ctx context.Context, tx pgx.Tx) (have int, err error) {
 	if err = checkEncoding(ctx, tx); err == nil {
 		have, err = schemaVersion(ctx, tx)
@@ -266,7 +265,7 @@ func (s *schema) begin(ctx context.Context, tx pgx.Tx) (have int, err error) {
 	return have, err
 }
 
-// after returns the migrations after a version.
+// after returns the migrations that follow a version.
 func after(migrations []Migration, have int) []Migration {
 	i := slices.IndexFunc(migrations, func(m Migration) bool { return m.Version > have })
 	if i < 0 {
@@ -300,10 +299,10 @@ func setDurability(ctx context.Context, tx pgx.Tx, tables string) error {
 	return err
 }
 
-// MigrateDown drops the schema with everything in it, limits and buckets included. It
-// cannot be undone: a limit that is defined again starts with full buckets. Without a
-// schema it does nothing. The error is a *SchemaError if a newer program has migrated the
-// database, because this program does not know what to drop.
+// MigrateDown drops the schema with everything in it, limits and buckets included.
+// MigrateDown cannot be undone: a limit that is defined again starts with full buckets.
+// Without a schema MigrateDown does nothing. The error is a *SchemaError if a newer
+// program has migrated the database, because this program does not know what to drop.
 func MigrateDown(ctx context.Context, db DB) error {
 	if d, err := dialectFor(ctx, db, MigrateOptions{}); err != nil {
 		return err
@@ -331,8 +330,8 @@ func MigrateDown(ctx context.Context, db DB) error {
 
 // MigrationStatus returns the migrations that were applied to the database,
 // followed by those that Migrate would apply (with a zero AppliedAt), in the order of
-// their versions. It changes nothing. A database without the schema is no error: all
-// are then still to be applied.
+// their versions. MigrationStatus changes nothing. A database without the schema is
+// no error: all migrations are then still to be applied.
 func MigrationStatus(ctx context.Context, db DB) (out []Migration, err error) {
 	have, err := schemaVersion(ctx, db)
 	var rows pgx.Rows
@@ -351,10 +350,10 @@ func MigrationStatus(ctx context.Context, db DB) (out []Migration, err error) {
 }
 
 // MigrationSQL returns the statements that Migrate would run on a database of
-// version o.From, for use with another migration tool. They record the versions in
-// dipwell.migrations, so that New and MigrationStatus find them. On PostgreSQL run them in
-// one transaction; they take no lock against another migration at the same time. o is
-// not checked: an unknown Engine prints for PostgreSQL.
+// version o.From, for use with another migration tool. The statements record the versions
+// in dipwell.migrations, so that New and MigrationStatus find them. On PostgreSQL run the
+// statements in one transaction; they take no lock against another migration at the same
+// time. o is not checked: an unknown Engine prints for PostgreSQL.
 func MigrationSQL(o MigrateOptions) string {
 	switch d := dialects[o.Engine]; {
 	case d != nil && o.Down:
@@ -375,8 +374,8 @@ func (s *schema) print(o MigrateOptions) string {
 	return firstPage(body) + body
 }
 
-// statements returns those of some migrations in a row, and if the last one is among them,
-// those that create all else.
+// statements returns the statements of successive migrations, and if the last one is among
+// them, those that create functions, views and the rest.
 func (s *schema) statements(migrations []Migration, o MigrateOptions) string {
 	var b strings.Builder
 	b.WriteString("\n" + safePath + guard + migrationsTable)
@@ -392,10 +391,10 @@ func (s *schema) statements(migrations []Migration, o MigrateOptions) string {
 
 // MigrationFiles returns a file for each version of the schema of PostgreSQL, such as
 // 0001_tables.sql, with the marks by which goose and dbmate find the statements that
-// apply it. Undoing the first removes the schema; others cannot be undone. A tool should
-// count these versions apart from those of other migrations, in a table of its own, and New
-// and MigrationStatus find them as those of Migrate. Of o, only Tables counts, and is not
-// checked.
+// apply it. Undoing the first file's migration removes the schema; others cannot be undone.
+// A tool should count these versions in a table of its own, apart from those of other
+// migrations; New and MigrationStatus find them like those of Migrate. Of the options o
+// only Tables counts, and it is not checked.
 func MigrationFiles(o MigrateOptions) fs.FS { return current.files(o) }
 
 func (s *schema) files(o MigrateOptions) fs.FS {
@@ -410,8 +409,8 @@ func (s *schema) files(o MigrateOptions) fs.FS {
 	return files
 }
 
-// firstPage returns the comment that begins the whole schema. It ends with the parts of
-// body, which are the lines that begin with "-- == ", and the lines where they begin.
+// firstPage returns the comment that begins the whole schema. The comment ends with the parts
+// of body, which are the lines that begin with "-- == ", and the lines where they begin.
 func firstPage(body string) string {
 	const heading = "-- == "
 	page := readSchema("first.sql")
@@ -427,7 +426,7 @@ func firstPage(body string) string {
 }
 
 // safePath sets the search path in a transaction as migrateOnce does, and pathAgain resets
-// it, because a migration tool may go on in the same transaction.
+// it, because a migration tool may continue in the same transaction.
 const (
 	safePath = `do $$ begin
     perform set_config('dipwell.search_path', current_setting('search_path'), true), set_config('search_path', 'pg_catalog, pg_temp', true);
@@ -439,19 +438,20 @@ end $$;
 `
 )
 
-// While a migration waits for a table, calls wait behind it. So it gives up soon, and the
-// pause until the next try is longer than the wait.
+// While a migration waits for a table, calls wait behind it. So a migration gives up
+// soon, and pauses for longer than it waited before the next try.
 const (
 	migrateWait  = "100ms"
 	migratePause = time.Second
 
-	// Autovacuum gives way after a second (deadlock_timeout). The lock that waits for it
-	// stops no call.
+	// Autovacuum gives way after a second (deadlock_timeout). The lock that waits for
+	// autovacuum stops no call.
 	vacuumWait = "3s"
 )
 
 // withMigrationLock runs f while no other program migrates. If f waits too long for a lock,
-// it is rolled back and tried again, and waiting, which may be nil, is told why.
+// withMigrationLock rolls back and tries again, and waiting, which may be nil, is called with
+// the reason.
 func withMigrationLock(ctx context.Context, db DB, waiting func(why string), f func(pgx.Tx) error) error {
 	for {
 		err := migrateOnce(ctx, db, f)
@@ -474,20 +474,20 @@ func migrateOnce(ctx context.Context, db DB, f func(pgx.Tx) error) error {
 		if err != nil {
 			return err
 		}
-		// Otherwise a view would use what others have created in a schema of the path, such
-		// as an operator in public, with the rights of whoever reads it.
+		// Without this path a view would use objects that others have created in a schema of
+		// the path, such as an operator in public, with the rights of whoever reads the view.
 		if _, err = tx.Exec(ctx, "set local search_path = pg_catalog, pg_temp"); err == nil {
 			err = f(tx)
 		}
-		if err == nil { // for the caller's transaction
+		if err == nil { // needed for the caller's transaction
 			_, err = tx.Exec(ctx, "select set_config('search_path', $1, true), set_config('lock_timeout', $2, true)", path, wait)
 		}
 		return err
 	})
 }
 
-// claimTables keeps autovacuum and other maintenance from the tables, which calls use
-// meanwhile, and then limits how long statements wait for locks.
+// claimTables keeps autovacuum and other maintenance away from the tables, which
+// calls go on using, and then limits how long statements wait for locks.
 func claimTables(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `set local lock_timeout = '`+vacuumWait+`';
 		do $$ declare name text; begin
@@ -521,15 +521,15 @@ func checkEncoding(ctx context.Context, db rower) error {
 	return err
 }
 
-// rower is what schemaVersion needs.
+// rower is the method that schemaVersion needs.
 type rower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// schemaVersion returns 0 if there is no schema. It reads nothing but a plain table, because
-// a view of somebody's would run that one's functions.
+// schemaVersion returns 0 if there is no schema. schemaVersion reads nothing but a plain
+// table, because a view that somebody else made would run that person's functions.
 func schemaVersion(ctx context.Context, db rower) (version int, err error) {
-	var there bool // checked first, because an error would abort the caller's transaction
+	var there bool // existence is checked first, because an error would abort the caller's transaction
 	err = db.QueryRow(ctx, `select exists (select 1 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 		where n.nspname = 'dipwell' and c.relname = 'migrations' and c.relkind = 'r' and not c.relrowsecurity)`).Scan(&there)
 	if err != nil || !there {

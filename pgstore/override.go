@@ -40,8 +40,8 @@ func (e *entry) planEntry(l *limits, name string) *entry {
 	return p.(*entry)
 }
 
-// special reports whether only the function can decide a group: an op has a fraction of the
-// rate, or a plan that is unlimited or blocked.
+// special reports whether only the SQL function can decide a group: an op has a fraction of
+// the rate, or a plan that is unlimited or blocked.
 func special(g *store.Group) bool {
 	for i := range g.Ops {
 		if op := &g.Ops[i]; op.Fraction > 0 || op.Def.Mode > store.Shadow {
@@ -63,8 +63,8 @@ func hasVariant(g *store.Group) bool {
 }
 
 // setDecider sets Def of an op to the definition that decided it, from the rule's number,
-// the plan's name and the override that the function returned. It returns false if this
-// program does not know that version.
+// the plan's name and the override that the function returned. setDecider returns false
+// if this program does not know that version.
 func setDecider(op *store.Op, version uint32, plan *string, override []byte) bool {
 	base, decider := op.Def.Base(), op.Def
 	switch {
@@ -102,8 +102,8 @@ func parseOverride(key string, text []byte) (*store.Override, error) {
 	return v.read(key)
 }
 
-// maxOverridden bounds the keys whose override a store remembers. Each takes about a
-// kilobyte.
+// maxOverridden bounds the keys whose override a store remembers. Each entry takes
+// about a kilobyte.
 const maxOverridden = 1 << 15
 
 // overridden remembers the definitions of overridden keys, so that a call of such a key
@@ -144,8 +144,8 @@ func (m *overridden) note(id int32, key string, d *store.Definition) {
 	}
 }
 
-// learn remembers the override of a key that was read, and returns its definition. It
-// returns nil if the row is not of that override and has to be converted first.
+// learn remembers the override that was read for a key, and returns its definition.
+// It returns nil if the row is not under that override and has to be converted first.
 func (m *overridden) learn(e *entry, row store.State, o *store.Override, key string) *store.Definition {
 	base := e.def.Base()
 	if o == nil || o.Version != base.Number || o.ID != terms.OverrideOf(row.Version) {
@@ -173,7 +173,7 @@ func (s *Store) learnOverrides(ctx context.Context, p *limitBatch) (groups []*st
 	return groups
 }
 
-// overriddenBy returns the entry of a key whose definition, by an override, is d.
+// overriddenBy returns the entry of a key that is under the override definition d.
 func (e *entry) overriddenBy(d *store.Definition) *entry {
 	return &entry{statements: e.statements, id: e.id, def: d, plain: e.plain}
 }
@@ -187,8 +187,8 @@ func endOf(d *store.Definition) int64 {
 }
 
 // decideOverridden decides a call of a key whose override is remembered, by one statement
-// if it is charged in full, and otherwise by set.sql. If no override is remembered, or the
-// row is of another definition, it returns false.
+// if the call is charged in full, and otherwise by set.sql. If no override is remembered,
+// or the row is under another definition, it returns false.
 func (s *Store) decideOverridden(ctx context.Context, g *store.Group, e *entry) (done bool, err error) {
 	d := s.overridden.of(e, g.Ops[0].Key)
 	if d == nil || g.Ops[0].Verb == store.VerbReset {
@@ -199,7 +199,7 @@ func (s *Store) decideOverridden(ctx context.Context, g *store.Group, e *entry) 
 	}
 	asked := g.Ops[0].Def
 	if len(s.set(ctx, []*store.Group{g})) > 0 {
-		g.Ops[0].Def = asked // set may have found the override to be the decider
+		g.Ops[0].Def = asked // set may have found that the override decides
 		return false, nil
 	}
 	return true, g.Err
@@ -234,7 +234,7 @@ func (s *Store) takeOverridden(ctx context.Context, g *store.Group, e *entry, d 
 	return true, storeError(err, true)
 }
 
-// resetPastEnd corrects Reset if the override that decided op ends before.
+// resetPastEnd corrects Reset if the override that decided op ends before that time.
 func resetPastEnd(op *store.Op, now int64) {
 	if o := op.Def.Override; o.Until == 0 || op.Reset <= o.Until-now {
 		return
@@ -245,9 +245,9 @@ func resetPastEnd(op *store.Op, now int64) {
 	}
 }
 
-// takeOverriddenSQL returns a statement that charges the row of an overridden key. What
-// an override can change is a parameter: the units added per tick, the bound, and the
-// ticks after which a row is full.
+// takeOverriddenSQL returns a statement that charges the row of an overridden key. The
+// numbers that an override can change are parameters: the units added per tick, the
+// bound, and the ticks after which a row is full.
 func takeOverriddenSQL(id int32, r *store.Rule, testClock bool) string {
 	params := 7
 	if r.Every > 1 {
@@ -273,7 +273,7 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 	if err != nil {
 		return store.Override{}, err
 	}
-	if err = e.def.CheckOverride(&o, 0); err != nil { // until is checked with the server's clock
+	if err = e.def.CheckOverride(&o, 0); err != nil { // Until is checked against the server's clock
 		return store.Override{}, err
 	}
 	per := int64(o.Period)
@@ -288,7 +288,7 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 		return store.Override{}, overrideError(err, d.Name)
 	}
 	if !e.def.Overridden && s.autocommit() {
-		_ = s.cat.Refresh(ctx) // otherwise the row tells programs that the limit has overrides
+		_ = s.cat.Refresh(ctx) // if it fails, the row tells programs that the limit has overrides
 	}
 	kept, err := parseOverride(o.Key, set)
 	if err == nil {
@@ -311,7 +311,7 @@ func (s functions) EndOverride(ctx context.Context, d *store.Definition, key str
 	return parseOverride(key, was)
 }
 
-// withOverrides sets the Override of the rows that an override decides.
+// withOverrides sets the Override of those rows that an override decides.
 func (s *Store) withOverrides(ctx context.Context, id int32, rows []store.KeyState) error {
 	var keys []string
 	for i := range rows {
@@ -343,7 +343,7 @@ func (l *limits) entryOf(d *store.Definition) (*entry, error) {
 	return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 }
 
-// overrideError wraps the error of a change of an override.
+// overrideError wraps the error of a statement that changes an override.
 func overrideError(err error, limit string) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {

@@ -13,11 +13,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxTogether is how many groups one transaction of a pipeline decides. Others wait for the
-// rows that it has locked.
+// maxTogether is how many groups one transaction of a pipeline decides. Other calls wait
+// for the rows that it has locked.
 const maxTogether = 32
 
-// firstKey returns a key of a group, or "" if only the database knows it.
+// firstKey returns a key of a group, or "" if only the database knows its keys.
 func firstKey(g *store.Group) string {
 	if len(g.Ops) == 0 {
 		return ""
@@ -28,16 +28,16 @@ func firstKey(g *store.Group) string {
 // A question is a statement of a pipeline.
 type question struct {
 	statement
-	of   []*store.Group // that it decides; none: it locks their rows
+	of   []*store.Group // groups that it decides; none: the statement locks their rows
 	held []held         // the answers about holds
-	err  error          // what its answer says is wrong with it alone; the transaction goes on
+	err  error          // error in its answer that concerns it alone; the transaction goes on
 }
 
 // decidePipelined decides groups that need the functions, in one round trip: one statement
 // decides all plain holds of a transaction, another all their settles, and one each other
-// group. Before them a statement locks the rows, in the order in which others lock them. It
-// returns the groups that must be decided in another way, or again: among them are those of
-// transactions that the server has rolled back because of one group.
+// group. Before these a statement locks the rows, in the order in which other statements
+// lock them. decidePipelined returns the groups that must be decided in another way, or
+// again, also those of transactions that the server has rolled back because of one group.
 func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
 	if !s.autocommit() {
 		return groups
@@ -66,7 +66,7 @@ func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) (res
 	for i, part := range sent {
 		if errs[i] = err; err == nil {
 			if errs[i] = readTransaction(p, conn, part); errs[i] != nil && conn.IsClosed() {
-				err = errs[i] // the others will not be answered
+				err = errs[i] // the other questions will not be answered
 			}
 		}
 	}
@@ -76,7 +76,7 @@ func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) (res
 		rolledBack, locked := err == nil && hadNoEffect(errs[i]), codeOf(errs[i]) == codeLocked
 		for _, q := range part {
 			for j, g := range q.of {
-				alone := rolledBack && (!locked || !s.inLane && g.Settles()) // decideUnlocked decides those whose rows are free
+				alone := rolledBack && (!locked || !s.inLane && g.Settles()) // decideUnlocked decides the groups whose rows are free
 				if alone || !s.finish(ctx, g, q.heldOf(j), cmp.Or(errs[i], q.err)) {
 					rest = append(rest, g)
 				}
@@ -86,8 +86,8 @@ func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) (res
 	return rest
 }
 
-// finish sets the answer or the error of a group whose transaction ended with err. It returns
-// false if the group must be decided in another way, or again.
+// finish sets the answer or the error of a group whose transaction ended with err. finish
+// returns false if the group must be decided in another way, or again.
 func (s *Store) finish(ctx context.Context, g *store.Group, answers []held, err error) (done bool) {
 	switch {
 	case err == nil && g.Hold == nil:
@@ -105,7 +105,7 @@ func (s *Store) finish(ctx context.Context, g *store.Group, answers []held, err 
 	return true
 }
 
-// heldOf returns the answers for the group i of a question.
+// heldOf returns the answers of a question for its group i.
 func (q *question) heldOf(i int) (answers []held) {
 	for _, h := range q.held {
 		if h.place == i+1 {
@@ -133,7 +133,7 @@ func (s *Store) pipelineConn(ctx context.Context) (conn *pgx.Conn, release func(
 func (s *Store) questions(ctx context.Context, groups []*store.Group) (transactions [][]question, rest []*store.Group) {
 	for part := range slices.Chunk(groups, maxTogether) {
 		asked := make([]question, 1)
-		var holds, settles []*store.Group // that are plain
+		var holds, settles []*store.Group // plain holds, and plain settles
 		for _, g := range part {
 			switch q, ok := s.ask(ctx, g); {
 			case !ok:
@@ -177,8 +177,8 @@ func (s *Store) ask(ctx context.Context, g *store.Group) (q statement, ok bool) 
 		}
 		return q, true
 	}
-	// A check would see what other groups of its transaction have changed before calls of
-	// other transactions do.
+	// A check in a pipeline would see changes by other groups of its transaction before
+	// calls of other transactions do.
 	if op := &g.Ops[0]; op.Verb == store.VerbCheck || op.Def.Algorithm == store.Concurrency || len(g.Ops) == 1 && op.Verb == store.VerbTake && !op.Def.Rule.Leaky && !op.Def.Rule.Sliding {
 		return q, false
 	}
@@ -186,7 +186,7 @@ func (s *Store) ask(ctx context.Context, g *store.Group) (q statement, ok bool) 
 }
 
 // lockRowsSQL locks the rows of groups, in the order in which all statements lock them, and
-// inserts full ones where there are none. It looks up the rows of holds by their ids.
+// inserts full ones where there are none. For holds it looks up the rows by the holds' ids.
 const lockRowsSQL = `insert into dipwell.buckets as b (used, ts, limit_id, version, key)
 select 0, 0, q.limit_id, l.version, q.key
 from (select * from unnest((select $1::int[]), (select $2::text[])) x (limit_id, key)
@@ -282,7 +282,7 @@ func (q *question) read(rows pgx.Rows) (err error) {
 var errConnEnded = errors.New("the connection ended before the answer")
 
 // withCustomPlan adds the option that makes the server plan the statement at each
-// execution, because a plan cached while the tables were small may scan all of a table.
+// execution, because a plan cached while the tables were small may scan a whole table.
 // Modes of pgx that do not prepare statements do not need it.
 func (s *Store) withCustomPlan(args ...any) []any {
 	mode := pgx.QueryExecModeCacheStatement
@@ -297,7 +297,7 @@ func (s *Store) withCustomPlan(args ...any) []any {
 	return append([]any{pgx.QueryExecModeCacheDescribe}, args...)
 }
 
-// acquire returns a connection for one statement, so that an error before it is known to
+// acquire returns a connection for one statement, so that an earlier error is known to
 // have sent nothing. Call release when the statement's rows are read.
 func (s *Store) acquire(ctx context.Context) (db DB, release func(), err error) {
 	pool, ok := s.db.(*pgxpool.Pool)

@@ -9,10 +9,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// group tries a plain Take as a single statement. If that does not charge it, and for
-// other calls, the rows are read and the group is decided in Go. Only if
-// something must be written is it decided again in a transaction that locks the
-// rows.
+// group tries a plain Take as a single statement. If that statement does not charge
+// it, and for other calls, the rows are read and the group is decided in Go. If something
+// must be written, the group is decided again in a transaction that locks the rows.
 func (s portable) group(ctx context.Context, g *store.Group, entries []*entry, _ bool) error {
 	op := &g.Ops[0]
 	if len(g.Ops) == 1 && g.Hold == nil && op.Verb == store.VerbTake && op.Floor == 0 && op.Fraction == 0 && op.Def == entries[0].def && entries[0].plain &&
@@ -64,7 +63,7 @@ func (s portable) take(ctx context.Context, g *store.Group, e *entry) (done bool
 // errNoWrite ends a transaction that has nothing to write.
 var errNoWrite = errors.New("nothing to write")
 
-// transact runs f with the store of a transaction, and again after a conflict.
+// transact runs f with a store over a new transaction, and again after a conflict.
 func (s portable) transact(ctx context.Context, f func(in portable) error) error {
 	try := func() error { return s.transactOnce(ctx, f) }
 	return s.retry(ctx, try(), try)
@@ -79,7 +78,7 @@ func (s portable) transactOnce(ctx context.Context, f func(in portable) error) e
 		return storeError(err, false)
 	}
 	if err = f(portable{s.With(tx), s.dialect, true}); err != nil {
-		_ = tx.Rollback(ctx) // if it fails, the pool drops the connection
+		_ = tx.Rollback(ctx) // if the rollback fails, the pool drops the connection
 		if errors.Is(err, errNoWrite) {
 			return nil
 		}

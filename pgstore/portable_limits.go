@@ -13,9 +13,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// change changes limits in a transaction. It locks the row of the revision, so that one
-// change runs at a time. f gets the present limits, their ids, the present time, and the
-// new revision.
+// change changes limits in a transaction. The transaction locks the row of the revision,
+// so that one change runs at a time. f gets the present limits, their ids, the present
+// time, and the new revision.
 func (s portable) change(ctx context.Context, name string, f func(in portable, reg *store.Registry, ids map[string]int32, at, revision int64) error) error {
 	return s.transact(ctx, func(in portable) error {
 		var revision int64
@@ -47,7 +47,7 @@ func (s portable) change(ctx context.Context, name string, f func(in portable, r
 	})
 }
 
-// eachOverride reads the overrides of a limit, one after the other.
+// eachOverride reads the overrides of a limit one at a time.
 func eachOverride(ctx context.Context, db querier, id int32, check func(o *store.Override)) error {
 	rows, err := db.Query(ctx, "select "+overrideColumns+" from dipwell.overrides where limit_id = $1", id)
 	if err != nil {
@@ -64,7 +64,7 @@ func eachOverride(ctx context.Context, db querier, id int32, check func(o *store
 	return rows.Err()
 }
 
-// keepLimit keeps limits from changing until the transaction of a new override ends. It
+// keepLimit keeps limits from changing until the transaction of a new override ends. keepLimit
 // returns store.ErrStaleDefinition if the limit has another version than the entry.
 func (e *entry) keepLimit(ctx context.Context, db DB) error {
 	if _, err := db.Exec(ctx, "select n from dipwell.revision where one = 1 for share"); err != nil {
@@ -72,7 +72,7 @@ func (e *entry) keepLimit(ctx context.Context, db DB) error {
 	}
 	var version int32
 	err := db.QueryRow(ctx, "select version from dipwell.limits where id = $1", e.id).Scan(&version)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && uint32(version) != e.def.Number { //nolint:gosec // versions are small
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && uint32(version) != e.def.Number { //nolint:gosec // versions are small numbers
 		return store.ErrStaleDefinition
 	}
 	return err
@@ -80,7 +80,7 @@ func (e *entry) keepLimit(ctx context.Context, db DB) error {
 
 // put does what dipwell_internal.put_limit does, using the registry that all stores
 // share. The id of a new limit is the revision that made it and is never used again, so
-// that rows of a dropped limit stay void.
+// rows of a dropped limit stay void.
 func (s portable) put(ctx context.Context, l store.Limit, by string) (change int64, err error) {
 	err = s.change(ctx, l.Name, func(in portable, reg *store.Registry, ids map[string]int32, at, revision int64) error {
 		change = 0
@@ -165,7 +165,7 @@ func insert(ctx context.Context, db DB, table, conflict string, columns []string
 	var params []string
 	for i, v := range values {
 		params = append(params, "$"+strconv.Itoa(i+1))
-		if columns[i] != "per" { // stays "" for a concurrency limit, which has no period
+		if columns[i] != "per" { // the period stays "" for a concurrency limit, which has none
 			values[i] = orNull(v)
 		}
 	}

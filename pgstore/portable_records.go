@@ -12,8 +12,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Of the column lows, lowsHead is how many numbers come before the entries, and lowsDue the
-// index of due, from 1.
+// In the column lows, lowsHead numbers come before the entries, and lowsDue is the index of
+// due, from 1.
 const (
 	lowsHead = 6
 	lowsDue  = 3
@@ -46,7 +46,7 @@ func lowsColumns(l *store.Lows) (out []int64, low *int64) {
 	return out, &out[len(out)-1]
 }
 
-// Statements of the sweep for records whose time has come.
+// These statements find records whose time has come, for the sweep.
 const (
 	dueRowsSQL = `select limit_id, key from dipwell.reservations where due <= $1 group by limit_id, key limit $2`
 	endedSQL   = "select limit_id, key from dipwell.overrides where until <= $1 limit $2"
@@ -82,7 +82,7 @@ func (s portable) sweepRows(ctx context.Context, now int64, sql string, args ...
 	}
 	for _, k := range keys {
 		err := s.transact(ctx, func(in portable) error { return in.sweepRow(ctx, k, now) })
-		if err != nil && !errors.Is(err, store.ErrStaleDefinition) { // the next sweep does it
+		if err != nil && !errors.Is(err, store.ErrStaleDefinition) { // the next sweep tries again
 			return err
 		}
 	}

@@ -20,7 +20,7 @@ type bucketRow struct {
 	Used    int64
 	TS      int64
 	Version int32
-	Held    bool // it has records
+	Held    bool // the row has records
 }
 
 // portableLag is how long, in µs, a row must have been full before it is
@@ -34,16 +34,16 @@ const portablePage = 1000
 
 // portablePass is this program's progress through the portable tables.
 type portablePass struct {
-	mu      sync.Mutex       // one sweep at a time
-	at      bucketRow        // last row that was read; LimitID 0: at the start of a pass
-	began   int64            // start of the pass, µs
-	covered int64            // start of the last complete pass, µs
+	mu      sync.Mutex       // held during a sweep, so that one runs at a time
+	at      bucketRow        // row that was read last; LimitID 0: at the start of a pass
+	began   int64            // start of this pass, in µs
+	covered int64            // start of the last complete pass, in µs
 	oldest  map[int32]uint32 // by limit id: oldest version of the rows that were read
 }
 
 // sweep reads pages of rows, from where the last sweep stopped, and deletes the
-// rows that are full and unchanged since they were read. It reads each row at
-// most once.
+// rows that are full and unchanged since they were read. sweep reads each row
+// at most once.
 func (s portable) sweep(ctx context.Context, n int) (rows int, err error) {
 	pass := &s.limits.pass
 	if !pass.mu.TryLock() {
@@ -62,7 +62,7 @@ func (s portable) sweep(ctx context.Context, n int) (rows int, err error) {
 	return rows, nil
 }
 
-// sweepStep reads and sweeps one page. With n = 0 it only reports the state.
+// sweepStep reads and sweeps one page. With n = 0 sweepStep only reports the state.
 func (s portable) sweepStep(ctx context.Context, n int) (did swept, err error) {
 	pass := &s.limits.pass
 	if !pass.mu.TryLock() {
@@ -112,7 +112,7 @@ func (s portable) sweepKeys(ctx context.Context, pass *portablePass, n int) (did
 }
 
 // sweepPage deletes at most n rows of a page that are full at now. all is false
-// if some full rows were left.
+// if some full rows are left.
 func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n int, oldest map[int32]uint32) (rows int, all bool, err error) {
 	defs := map[int32]*store.Definition{}
 	for _, e := range *s.limits.entries.Load() {
@@ -148,7 +148,7 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 func isFull(d *store.Definition, row bucketRow, now int64) bool {
 	state := store.State{Used: row.Used, TS: row.TS, Version: uint32(row.Version)}
 	if terms.IsOverride(state.Version) || row.Held && state.Version != d.Number {
-		return false // sweepDue deletes it when the override or the records end
+		return false // sweepDue deletes such a row when the override or the records end
 	}
 	own := d.Own(state, now)
 	state, ok := own.Carry(state, row.Key, now)
@@ -200,7 +200,7 @@ const (
 	olderSQL = `select limit_id, key from dipwell.buckets where limit_id = $1 and version > 0 and version & 1048575 < $2
 		union select limit_id, key from dipwell.overrides where limit_id = $1 and version < $2 limit $3`
 
-	manyPast = 64 // versions of a limit after which rows are converted that are more than half as many versions old
+	manyPast = 64 // if a limit has so many versions, rows that are more than half as many versions old are converted
 )
 
 // renew converts rows and overrides of a limit that has many versions, so that a

@@ -16,8 +16,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Statements of a portableTable. A bucket is locked before its override and its records
-// are read.
+// These statements are for a portableTable. A bucket is locked before its override and
+// its records are read.
 const (
 	clockSQL = "select coalesce($1::bigint, " + readNow + ")"
 
@@ -39,7 +39,7 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11, $12, $13, $14)`
 	whereRecord         = " where limit_id = $1 and key = $2 and number = $3 and mark = $4"
 	reservationPartsSQL = "select limit_id, key, number, mark, parts, due from dipwell.reservations where id = $1 and hold is null and not rest order by limit_id, key"
 
-	// Parts of holds that took nothing have number 0.
+	// Parts of holds that took nothing have the number 0.
 	countSQL      = "select count(*) from dipwell.reservations where limit_id = $1 and key = $2"
 	liveSQL       = countSQL + " and (number <> 0 or expires > $3)"
 	updateFreeSQL = "update dipwell.reservations set expires = $4, due = $4" + whereFree
@@ -53,16 +53,16 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11, $12, $13, $14)`
 	deleteHoldSQL = "delete from dipwell.holds where id = $1"
 )
 
-// A portableTable is a store.Table over the portable tables. In a transaction of transact it
-// locks the rows that it reads. Otherwise it only reads; if changed then reports that
-// something must be written, the call must be decided again in a transaction.
+// A portableTable is a store.Table over the portable tables. In a transaction of transact a
+// portableTable locks the rows that it reads. Outside of one it only reads; if changed then
+// reports that something must be written, the call must be decided again in a transaction.
 type portableTable struct {
 	portable
 	ctx     context.Context
 	group   *store.Group
 	rows    map[bucketKey]*portableRow
 	holds   map[string]bool // ids that Hold has looked up
-	out     pgx.Batch       // writes, besides those of rows
+	out     pgx.Batch       // writes other than those of rows
 	changed bool
 }
 
@@ -71,7 +71,7 @@ var _ store.Table = (*portableTable)(nil)
 // portableRow is the row of a key, with its override.
 type portableRow struct {
 	state   store.State
-	count   int                     // records and parts of holds that took nothing, among them ended ones
+	count   int                     // records and parts of holds that took nothing, including ended ones
 	known   map[store.RecordID]bool // records that were read
 	changed bool
 }
@@ -81,7 +81,7 @@ func (s portable) table(ctx context.Context, g *store.Group) *portableTable {
 }
 
 // load reads rows, in the order of limit id and key, and then the clock. In a
-// transaction it locks them first, and inserts missing ones.
+// transaction load locks the rows first, and inserts missing ones.
 func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 	slices.SortFunc(keys, bucketKey.compare)
 	keys = slices.Compact(keys)
@@ -159,7 +159,7 @@ func scanRow(results pgx.BatchResults, row *store.State) error {
 }
 
 // A storedOverride is an override as it is in columns, and in the JSON of the column under.
-// A null means that the limit's setting applies, or that there is none.
+// A null means that the limit's setting applies, or that there is no value.
 type storedOverride struct {
 	Plan    *string         `json:"plan"`
 	Rate    *int64          `json:"rate"`
@@ -351,7 +351,7 @@ type reservationPart struct {
 	bucketKey
 	Number int64
 	Mark   int64
-	Parts  int   // parts of the reservation; if fewer are found, some keys were reset
+	Parts  int   // number of parts of the reservation; if fewer are found, some keys were reset
 	Due    int64 // when the reservation is due
 }
 
@@ -444,7 +444,7 @@ func (t *portableTable) setFree(id string, h *store.Hold, made bool) {
 
 func (t *portableTable) Live(limit, key string, now int64) (n int, err error) {
 	r, err := t.row(limit, key)
-	if err != nil || r == nil || r.count < terms.MaxWaiting { // far from any bound
+	if err != nil || r == nil || r.count < terms.MaxWaiting { // the number is far from any bound
 		return 0, err
 	}
 	err = t.db.QueryRow(t.ctx, liveSQL, (*t.limits.entries.Load())[limit].id, key, now).Scan(&n)
@@ -510,7 +510,7 @@ func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
 		}
 		return keys, err
 	case g.Settles():
-		h, err := t.readHold(holdSQL, g.Hold.ID) // locked after its buckets
+		h, err := t.readHold(holdSQL, g.Hold.ID) // a hold is locked after its buckets
 		if err != nil {
 			return nil, err
 		}
@@ -531,9 +531,9 @@ func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
 	return keys, nil
 }
 
-// unknown returns an error if there is a limit of this name or id, which this program does
-// not know: ErrStaleDefinition if the limits have to be read first, or why the limit cannot
-// be read. It returns nil if the limit was dropped.
+// unknown returns an error if a limit of this name or id exists that this program does not
+// know: ErrStaleDefinition if the limits have to be read first, or why the limit cannot be
+// read. unknown returns nil if the limit was dropped.
 func (t *portableTable) unknown(column string, value any) error {
 	var name string
 	err := t.db.QueryRow(t.ctx, "select name from dipwell.limits where "+column+" = $1", value).Scan(&name)
@@ -550,12 +550,12 @@ func (t *portableTable) unknown(column string, value any) error {
 func (t *portableTable) decide() error {
 	g := t.group
 	if g.Hold != nil {
-		if err := g.Hold.Check(nil); err != nil { // DecideIn checks the rest
+		if err := g.Hold.Check(nil); err != nil { // DecideIn makes the other checks
 			return err
 		}
 	}
 	if g.Settles() {
-		g.Ops = nil // a previous attempt may have set them
+		g.Ops = nil // a previous attempt may have set the ops
 	}
 	keys, err := t.keys(g)
 	if err != nil {
@@ -601,7 +601,7 @@ func (s portable) EndOverride(ctx context.Context, d *store.Definition, key stri
 }
 
 // changeOverride changes the overrides of a key under the present definition of its limit.
-// sets says that the key has one afterwards.
+// sets is true if the key has an override afterwards.
 func (s portable) changeOverride(ctx context.Context, d *store.Definition, key string, sets bool, change func(t store.Table, d *store.Definition, now int64) error) error {
 	for range maxTries {
 		e, err := s.entry(ctx, d)
@@ -631,7 +631,7 @@ func (s portable) changeOverride(ctx context.Context, d *store.Definition, key s
 			return t.flush()
 		})
 		if err == nil && first {
-			_ = s.loadForCall(ctx) // if it fails, the next poll reads them
+			_ = s.loadForCall(ctx) // if it fails, the next poll reads the limits
 		}
 		if !errors.Is(err, store.ErrStaleDefinition) {
 			return err

@@ -15,17 +15,17 @@ import (
 // besides those in pgx's cache.
 const maxRawStatements = 256
 
-// A rowUpdate is a conditional statement for one row. Its parameters are the key and numbers,
-// and it returns the row's used and ts, and its own time.
+// A rowUpdate is a conditional statement for one row. The parameters are the key and numbers,
+// and the statement returns the row's used and ts, and its own time.
 type rowUpdate struct {
-	name string // of the prepared statement, the same for all versions of a limit or plan; "": pgx prepares it
+	name string // name of the prepared statement, the same for all versions of a limit or plan; "": pgx prepares it
 	sql  string
 }
 
-// update runs u. It returns the row after the statement and the statement's time, or
-// pgx.ErrNoRows. If possible it uses pgconn directly: looking up the statement by its text,
-// planning how to encode and scan each value, and creating a Rows, as pgx does, take a tenth
-// of a call.
+// update runs the statement u. It returns the row after the statement and the statement's
+// time, or pgx.ErrNoRows. If possible it uses pgconn directly: looking up the statement by
+// its text, planning how to encode and scan each value, and creating a Rows, as pgx does,
+// take a tenth of a call.
 func (s *Store) update(ctx context.Context, u rowUpdate, key string, numbers ...int64) (row store.State, now int64, err error) {
 	db, release, err := s.acquire(ctx)
 	if err != nil {
@@ -54,14 +54,13 @@ func (s *Store) update(ctx context.Context, u rowUpdate, key string, numbers ...
 	return row, now, err
 }
 
-// A rawConn holds the statements that are sent on a connection without pgx, and
-// buffers for their parameters. Like its connection it is used by one call at a
-// time.
+// A rawConn holds the statements that are sent on a connection without pgx, and buffers
+// for their parameters. Like its connection, a rawConn is used by one call at a time.
 type rawConn struct {
 	conn       *pgx.Conn
 	statements map[string]*pgconn.StatementDescription // by name
 	params     [][]byte
-	bytes      []byte // of the params
+	bytes      []byte // memory for the encoded params
 }
 
 // rawConnKey is the key in a connection's CustomData.
@@ -81,7 +80,7 @@ func rawConnOf(db DB) *rawConn {
 	}
 	var w *rawConn
 	if c := conn.Config(); c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && c.Tracer == nil {
-		w = &rawConn{conn: conn, statements: map[string]*pgconn.StatementDescription{}, bytes: []byte{}} // an empty key of nil would be sent as null
+		w = &rawConn{conn: conn, statements: map[string]*pgconn.StatementDescription{}, bytes: []byte{}} // not nil, because an empty key of nil would be sent as null
 	}
 	data[rawConnKey] = w
 	return w
@@ -112,7 +111,8 @@ func (w *rawConn) send(ctx context.Context, t *pgconn.StatementDescription, key 
 }
 
 // prepare returns the prepared statement of a limit's version, or nil if pgx
-// should send it. Old versions do not pile up, because they have the same name.
+// should send it. Statements of old versions do not pile up, because all versions share a
+// name.
 func (w *rawConn) prepare(ctx context.Context, u rowUpdate) (*pgconn.StatementDescription, error) {
 	t := w.statements[u.name]
 	if t != nil && t.SQL == u.sql {
@@ -136,12 +136,12 @@ func (w *rawConn) prepare(ctx context.Context, u rowUpdate) (*pgconn.StatementDe
 }
 
 // forget drops a statement that the server no longer has, or that an altered
-// table has made unusable. It reports whether the call may be sent again,
-// because nothing was done.
+// table has made unusable. forget reports whether the call may be sent
+// again, because nothing was done.
 func (w *rawConn) forget(t *pgconn.StatementDescription, err error) bool {
 	if code := codeOf(err); code != codeNoStatement && code != codeStalePlan {
 		return false
 	}
-	t.SQL = "" // the server may still have the name
+	t.SQL = "" // the server may still have a statement of that name
 	return w.conn.PgConn().TxStatus() == 'I'
 }

@@ -42,14 +42,14 @@ const (
 	codeNoData        = "P0002" // no_data_found
 	codeState         = "55000" // object_not_in_prerequisite_state
 	codeUnique        = "23505" // unique_violation
-	codeNoStatement   = "26000" // invalid_sql_statement_name: deallocated by somebody else
+	codeNoStatement   = "26000" // invalid_sql_statement_name: somebody else deallocated the statement
 	codeInternal      = "XX000"
 	codeStalePlan     = "0A000" // feature_not_supported: cached plan must not change result type
 )
 
 // retryable reports whether the server rolled back a statement because of a
-// conflict with another one. YugabyteDB has no code for a read restart, only a
-// message, and PostgreSQL none for a statement that waited while a migration replaced a
+// conflict with another one. YugabyteDB has no code for a read restart, only a message,
+// and PostgreSQL has none for a statement that waited while a migration replaced a
 // function or a type that it uses.
 func retryable(err error) bool {
 	var pg *pgconn.PgError
@@ -97,8 +97,8 @@ func storeError(err error, writes bool) error {
 	return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
 }
 
-// callError is storeError for a statement that calls a function. What the function says of
-// the call is no failure of the store.
+// callError is storeError for a statement that calls a function. An error of the function
+// about the call itself is no failure of the store.
 func callError(err error, writes bool) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || pg.ConstraintName == "" {
@@ -114,7 +114,7 @@ func callError(err error, writes bool) error {
 		field.Err = store.ErrUnknownPlan
 	case codeInvalid:
 		var n int
-		if _, err := fmt.Sscanf(field.Field, "costs[%d]", &n); err == nil { // SQL counts them from 1
+		if _, err := fmt.Sscanf(field.Field, "costs[%d]", &n); err == nil { // SQL counts the costs from 1
 			field.Field = costField(n+1, n-1)
 		}
 	default:
@@ -170,7 +170,7 @@ func hadNoEffect(err error) bool {
 	}
 	// If the context ends during a statement, pgconn wraps its error; a bare
 	// error means that it ended while waiting for a free connection.
-	return err == context.DeadlineExceeded //nolint:errorlint // wrapped means something else
+	return err == context.DeadlineExceeded //nolint:errorlint // a wrapped error means something else
 }
 
 // rowAtFault reports whether a statement failed without effect for a reason
@@ -192,7 +192,7 @@ func rowAtFault(err error) bool {
 }
 
 // noAccess reports whether the server rejected the role or the database.
-// Waiting does not help until somebody changes a privilege.
+// Waiting does not help until somebody grants a privilege.
 func noAccess(err error) bool {
 	code := codeOf(err)
 	return strings.HasPrefix(code, "28") || code == "3D000" || code == codeDenied

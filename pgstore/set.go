@@ -16,7 +16,7 @@ import (
 var setSQL string
 
 const (
-	maxSetRounds = 6    // rounds of set before decide is used
+	maxSetRounds = 6    // rounds of set before the SQL function is used
 	maxSetRows   = 4096 // rows in one statement; a batch of coalesce has up to 1024 groups
 
 	tooMany = store.MaxInt + 1 // units: more than any bucket holds
@@ -26,26 +26,26 @@ const (
 // were one group.
 type bundle struct {
 	groups   []*store.Group
-	index    [][]int  // by group and op: index in buckets
+	index    [][]int  // by group and op: index of the row in buckets
 	buckets  []bucket // without duplicates
 	mixed    bool     // the groups have several verbs, or a plan that charges nothing, so their costs cannot be added
-	switches bool     // a row is used under several definitions
+	switches bool     // some row is used under several definitions
 
 	now         int64
 	unsupported bool // set.sql cannot decide one of the rows
-	skipped     bool // a row does not exist, or not any more
-	done        bool // everything was charged
+	skipped     bool // some row does not exist, or no longer does
+	done        bool // everything has been charged
 	needsRows   bool // insert empty rows, then ask again
 
-	writeBack bool // the groups are decided on the rows in read; write the result if these are unchanged
+	writeBack bool // the groups are decided on the rows in read; write the result if these rows are unchanged
 }
 
 // A bucket is one row of a bundle.
 type bucket struct {
 	*entry
-	op      *store.Op   // first op for this row
-	cost    int64       // sum of the ops in units, at most tooMany
-	floor   int64       // units that stay free, the most of the ops, at most tooMany
+	op      *store.Op   // the first op for this row
+	cost    int64       // sum of the ops' costs in units, at most tooMany
+	floor   int64       // units that must stay free, the largest floor of the ops, at most tooMany
 	found   store.State // the row before the statement
 	usedNow *int64      // used units at the time of the statement, if only the server can compute them
 	read    store.State // the row on which the groups were decided, for writeBack
@@ -69,7 +69,7 @@ type bundleRef struct {
 	at int
 }
 
-// set decides groups by set.sql, all in one statement. It returns the groups that it
+// set decides groups by set.sql, all in one statement. set returns the groups that it
 // cannot decide: cancellations, resets, reservations that have to wait, and rows with lows
 // or of another version.
 //
@@ -92,8 +92,8 @@ func (s *Store) set(ctx context.Context, groups []*store.Group, decided ...*bund
 	return rest
 }
 
-// setRound decides bundles in one round trip. It returns the bundles to try
-// again, and the groups that need another way.
+// setRound decides bundles in one round trip. setRound returns the bundles
+// to try again, and the groups that need another way.
 func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundle, rest []*store.Group) {
 	if err := s.askSet(ctx, bundles); err != nil {
 		return nil, s.failBundles(bundles, err)
@@ -113,8 +113,8 @@ func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundl
 	return again, rest
 }
 
-// failBundles sets the error of a failed statement. If one of several groups
-// may be at fault, it returns them instead, to be decided one by one; after a lock timeout
+// failBundles sets the error of a failed statement. If one of several groups may be at
+// fault, failBundles returns them instead, to be decided one by one; after a lock timeout
 // decideUnlocked decides those whose rows are free.
 func (s *Store) failBundles(bundles []*bundle, err error) (rest []*store.Group) {
 	again := (rowAtFault(err) || retryable(err)) && !errors.Is(err, store.ErrLocked) && (len(bundles) > 1 || len(bundles[0].groups) > 1) && s.autocommit()
@@ -188,8 +188,8 @@ func (s *Store) bundles(ctx context.Context, groups []*store.Group, decided []*b
 	return all, rest
 }
 
-// decidedBundle returns a bundle that writes the state after for a row, if it
-// is still as found.
+// decidedBundle returns a bundle that writes the state after for a row, if
+// the row is still as found.
 func decidedBundle(e *entry, row *store.RowGroups, found, after store.State) *bundle {
 	b := &bundle{groups: row.Groups, writeBack: true,
 		buckets: []bucket{{entry: e, op: &row.Groups[0].Ops[0], found: found, read: found, after: after}}}
@@ -199,7 +199,7 @@ func decidedBundle(e *entry, row *store.RowGroups, found, after store.State) *bu
 	return b
 }
 
-// join moves the groups and rows of other into b.
+// join moves the groups and rows of other into bundle b.
 func (b *bundle) join(other *bundle, of map[bucketKey]bundleRef) {
 	shift := len(b.buckets)
 	for _, places := range other.index {
@@ -248,15 +248,14 @@ func unitsOf(tokens int64, d *store.Definition) int64 {
 }
 
 // takesLess reports whether an op of a group may be granted less than its cost even if
-// all of it is there: a TakeUpTo of several limits takes the least from each, and one
-// in shadow mode, or with a burst below the cost, may have less than the others.
+// enough tokens are there: a TakeUpTo of several limits takes the least from each, and
+// one in shadow mode, or with a burst below the cost, may have less than the others.
 func takesLess(g *store.Group, op *store.Op) bool {
 	return len(g.Ops) > 1 && g.Ops[0].Verb == store.VerbTakeUpTo &&
 		(op.Cost != g.Ops[0].Cost || op.Def.Mode == store.Shadow || op.Cost > op.Def.Rule.Burst)
 }
 
-// canUseSet reports whether set.sql can decide a group, and looks up its
-// limits.
+// canUseSet reports whether set.sql can decide a group, and looks up its limits.
 func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) bool {
 	if g.Cancel || g.Hold != nil || s.resolve(ctx, g, known) != nil || special(g) {
 		return false
@@ -339,7 +338,7 @@ func (s *Store) askSet(ctx context.Context, bundles []*bundle) error {
 	return storeError(err, true)
 }
 
-// append adds the parameters of one row. about is the present time, nearly.
+// append adds the parameters of one row. about is roughly the present time.
 func (a *setArgs) append(group int, b *bundle, row *bucket, about int64) {
 	var scratch store.Rule
 	r := row.def.RuleFor(row.op.Key, &scratch)
@@ -356,8 +355,8 @@ func (a *setArgs) append(group int, b *bundle, row *bucket, about int64) {
 		kind, cost, bound, unit, every, adds, grid, enough = verbWrite, row.after.Used, row.read.Used, row.after.TS, 1, 0, row.read.TS, 0
 	case cost == 0 || b.mixed:
 		kind = store.VerbCheck
-	case kind == store.VerbReserve, // one that would wait is not decided by set.sql
-		kind == store.VerbTakeUpTo && (len(b.groups) > 1 || len(b.buckets) > 1): // one that gets less must leave the other rows alone
+	case kind == store.VerbReserve, // set.sql does not decide a reservation that would have to wait
+		kind == store.VerbTakeUpTo && (len(b.groups) > 1 || len(b.buckets) > 1): // a row that gets less must leave the other rows alone
 		kind = store.VerbTake
 	case kind == store.VerbCharge:
 		bound = r.MaxUsed
@@ -373,14 +372,14 @@ func (a *setArgs) append(group int, b *bundle, row *bucket, about int64) {
 }
 
 // answer fills in the answers of the groups from the rows that the statement
-// returned. It reports whether to ask again, and whether the bundle needs
-// another way.
+// returned. answer reports whether to ask again, and whether the bundle
+// needs another way.
 func (s *Store) answer(b *bundle) (again, other bool) {
 	if b.needsRows = false; b.unsupported {
 		again = s.windowMoved(b)
 		return again, !again
 	}
-	if b.writeBack && b.done { // the answers were filled in before
+	if b.writeBack && b.done { // the answers have been filled in before
 		return false, false
 	}
 	write, waits := b.decide()
@@ -424,8 +423,9 @@ func (b *bundle) decide() (write, waits bool) {
 	return write, waits
 }
 
-// insertEmptySQL inserts full buckets, but of keys with overrides, in locking order. Their ts is the epoch,
-// so that they count like missing rows even if the clock steps back.
+// insertEmptySQL inserts full buckets, except for keys with overrides, in locking order. The
+// ts of these rows is the epoch, so that they count like missing rows even if the clock steps
+// back.
 const insertEmptySQL = `insert into dipwell.buckets (used, ts, limit_id, version, key)
 select 0, 0, q.limit_id, q.version, q.key
 from unnest($1::int[], $2::int[], $3::text[]) q(limit_id, version, key)
@@ -449,5 +449,5 @@ func (s *Store) insertEmpty(ctx context.Context, bundles []*bundle) error {
 	return storeError(err, true)
 }
 
-// verbWrite is the kind of a row that set.sql writes as decided in Go.
+// verbWrite tells set.sql to write a row as decided in Go.
 const verbWrite = store.VerbReset

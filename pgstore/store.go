@@ -24,7 +24,7 @@ import (
 // up to 20 times if it is a transaction of its own, and otherwise returned as an
 // error, because only the caller can start the transaction again.
 type DB interface {
-	// Begin begins a transaction; of a pgx.Tx it is a savepoint.
+	// Begin begins a transaction; in a pgx.Tx it is a savepoint.
 	Begin(ctx context.Context) (pgx.Tx, error)
 	// Exec runs a statement, or several without arguments.
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
@@ -37,7 +37,7 @@ type DB interface {
 }
 
 // connOf returns the connection of a DB: of a *pgx.Conn, a pgx.Tx, or one acquired from a pool.
-// Others have none.
+// Any other DB has no connection.
 func connOf(db DB) *pgx.Conn {
 	switch db := db.(type) {
 	case *pgx.Conn:
@@ -51,48 +51,48 @@ func connOf(db DB) *pgx.Conn {
 // Config has the options of a store. The zero Config is ready for use.
 type Config struct {
 	// Poll is the interval at which a store on a pool checks whether limits were changed
-	// elsewhere, in addition to notifications (LISTEN). A longer one delays changes of
-	// limits if notifications do not arrive, as behind a pooler. A row is never charged by
-	// two versions in either case. Default one second; negative: no checks and no
+	// elsewhere, in addition to notifications (LISTEN). A longer Poll delays changes of
+	// limits if notifications do not arrive, as behind a pooler. With any Poll, no row is
+	// charged by two versions. Default of Poll: one second; negative: no checks and no
 	// notifications, so that a change is noticed when a call meets a row of a newer version.
 	Poll time.Duration
 
 	// Lazy opens a store whose server does not answer yet. Until it does, calls
 	// return ErrStore; limits that the program or its configuration file
 	// defines in the meantime are kept in memory and stored later, and if one is
-	// rejected then, OnError gets the error. The store connects as soon as the
-	// server answers. A server with another schema version is still an error of
-	// New. The DB must be a *pgxpool.Pool.
+	// rejected then, OnError gets the error. A Lazy store connects as soon as
+	// the server answers. Even with Lazy, a server with another schema version
+	// is an error of New. For Lazy the DB must be a *pgxpool.Pool.
 	Lazy bool
 
 	// WaitForAccess lets a lazy store open even if the server rejects the role or the
 	// database (SQLSTATE 28xxx, 3D000, 42501); it then keeps trying. It is for programs that
 	// may start before their role is made; New then returns no error for a wrong password;
-	// OnError gets it. It has no effect without Lazy.
+	// OnError gets it. Without Lazy, WaitForAccess has no effect.
 	WaitForAccess bool
 
 	// MaxConns is the largest size of the pool that Open creates. Calls that find no free
-	// connection wait for one, until their context ends. New ignores it, because its pool is
-	// the caller's. Default, also if it is 0 or negative: pool_max_conns of the URL, or
-	// pgxpool's default.
+	// connection wait for one, until their context ends. New ignores MaxConns, because its
+	// pool is the caller's. Default of MaxConns, also if it is 0 or negative: pool_max_conns
+	// of the URL, or pgxpool's default.
 	MaxConns int32
 
 	// Sweep makes a store on a pool delete full rows in the background until
 	// Close, with a small share of the time of one connection: see Sweeping in
-	// docs/reference/postgres.md. Programs on one database take turns. Without it,
-	// rows are deleted by another program, by pg_cron or by calls of
-	// Abilities.Sweep.
+	// docs/reference/postgres.md. Programs on one database take turns to sweep.
+	// Without Sweep, rows are deleted by another program, by pg_cron or by calls
+	// of Abilities.Sweep.
 	Sweep bool
 
 	// OnError is called with errors in the background: limits that cannot be
 	// read again, a lost connection for notifications. Errors of calls are returned
-	// to the caller and not passed to it. It may be called by several goroutines at
-	// once. Default: they are dropped.
+	// to the caller and not passed to OnError. Several goroutines may call OnError
+	// at once. Default of OnError: errors are dropped.
 	OnError func(error)
 
-	// Clock replaces the server's clock, in µs since the Unix epoch. It is for tests: the
-	// clocks of several programs never agree exactly, and one that is ahead takes tokens
-	// that have not come back yet. Default: the server's clock.
+	// Clock replaces the server's clock, in µs since the Unix epoch. Clock is for tests:
+	// the clocks of several programs never agree exactly, and one that is ahead takes
+	// tokens that have not come back yet. Default of Clock: the server's clock.
 	Clock func() int64
 }
 
@@ -106,13 +106,13 @@ type Store struct {
 	clock      func() int64
 	overridden *overridden   // definitions of overridden keys
 	inLane     bool          // the store is a lane: a settle is not tried alone after a lock timeout
-	heard      time.Duration // for a transaction: when it last read the limits, since limits.started
+	heard      time.Duration // for a transaction: when it last read the limits, counted from limits.started
 	report     func(error)
 	lanes      *sync.Map // the *lanePools that are open
 	rows       *background.Cached
-	janitor    *janitor        // nil: Config.Sweep is not set
-	owned      *pgxpool.Pool   // opened by Open
-	aside      []*pgxpool.Pool // nil: all statements use db
+	janitor    *janitor        // nil: nil if Config.Sweep is not set
+	owned      *pgxpool.Pool   // the pool that Open opened, or nil
+	aside      []*pgxpool.Pool // extra connections; nil: all statements use db
 }
 
 var _ store.Store = (*Store)(nil)
@@ -155,15 +155,15 @@ func newStore(ctx context.Context, db DB, c Config, side []*pgxpool.Pool) (*Stor
 }
 
 // With returns a store with the same limits that uses db, such as the caller's
-// transaction. If that rolls back, tokens that were taken are given back. The
-// rows of the keys stay locked until the transaction ends. Close the original
-// store, not the returned one.
+// transaction. If that transaction rolls back, tokens that were taken are
+// given back. The rows of the keys stay locked until the transaction ends.
+// Close the original store, not the returned one.
 //
-// So the tokens and the work are committed together. Take the tokens last in the
-// transaction, because other calls of these keys wait until it ends, and in one TakeAll,
-// because two transactions that lock the same keys in different orders deadlock, which
-// PostgreSQL ends with an error for one of them. After an error of the server the
-// transaction is aborted, as after any failed statement.
+// In this way the tokens and the work are committed together. Take the tokens last in
+// the transaction, because other calls of these keys wait until it ends, and in one
+// TakeAll, because two transactions that lock the same keys in different orders
+// deadlock, which PostgreSQL ends with an error for one of them. After an error of the
+// server the transaction is aborted, as after any failed statement.
 //
 //	tx, err := pool.Begin(ctx)
 //	...
@@ -190,14 +190,14 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// maxRounds bounds the attempts to decide without locks; then the row is locked
-// first, which always succeeds.
+// maxRounds bounds the attempts to decide without locks; after these the row is
+// locked first, which always succeeds.
 const maxRounds = 3
 
 // Apply decides a batch. It always returns nil: each group has its own error, which
 // wraps store.ErrStore if the server did not answer, and store.ErrOutcomeUnknown if the
-// connection was lost after the statement was sent. A lone group is one statement in the
-// common case. The groups of a larger batch are decided together, those of the same key as
+// connection was lost after the statement was sent. In the common case a lone group is one
+// statement. The groups of a larger batch are decided together, those of the same key as
 // if one after the other.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if len(b.Groups) > 1 && s.engine().hasFunctions() {
@@ -226,8 +226,8 @@ func (s *Store) decideOne(ctx context.Context, g *store.Group, locked *lockedRow
 }
 
 // decideStale decides a group again if the last attempt failed with err because a row has a
-// version that this program does not know yet. It reads the limits first, in the caller's
-// transaction only if a limit is missing. The failed attempt has changed nothing.
+// version that this program does not know yet. decideStale reads the limits first, in the
+// caller's transaction only if a limit is missing. The failed attempt has changed nothing.
 func (s *Store) decideStale(ctx context.Context, g *store.Group, err error) error {
 	rounds, knows := maxRounds, s.engine().hasFunctions()
 	if !knows {
@@ -267,11 +267,11 @@ func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
 	return s.engine().group(ctx, g, known[:len(g.Ops)], first)
 }
 
-// group uses the statements of a version only in the first attempt. A limit
-// that changes often may have a new version again, and the function reads it
-// under the lock. The function also takes from rows of limits with shards, but for the
-// first attempt of a single call: in the caller's transaction, that would leave a row locked
-// that has not enough.
+// group uses the statements of a version only in the first attempt. Later, a limit that
+// changes often may have a new version again, and the function reads it under the lock. The
+// function also takes from rows of limits with shards, except in the first attempt of a single
+// call: in the caller's transaction, a failed statement would leave a row locked that has too
+// few tokens.
 func (s functions) group(ctx context.Context, g *store.Group, known []*entry, first bool) error {
 	if takesShard(g) && (!first || !g.NoWait || len(g.Ops) > 1 || !known[0].plain || !s.autocommit()) {
 		return s.decide(ctx, g, known)

@@ -11,11 +11,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Time of a statement. statement_timestamp() is constant within a statement and
-// costs least. After waiting for a lock it is in the past, which grants nothing
-// extra, because a row's ts never moves back. An inserted row needs a time
-// after the snapshot, because a full row may have been swept at a time later
-// than the start of the statement.
+// The time of a statement is statement_timestamp(), which is constant within a
+// statement and costs least. After a wait for a lock that time is in the past,
+// which grants nothing extra, because a row's ts never moves back. An inserted
+// row needs a time after the snapshot, because a full row may have been swept
+// at a time later than the start of the statement.
 const (
 	stmtNow = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint"
 	readNow = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
@@ -26,12 +26,12 @@ const (
 // start-up time in every execution.
 type statements struct {
 	take               rowUpdate
-	takeOverridden     rowUpdate // of a base definition whose keys may have overrides
+	takeOverridden     rowUpdate // for a base definition whose keys may have overrides
 	takeMany, readMany string
 }
 
 // newStatements returns the statements of a version. With a test's clock, the
-// time is their last parameter.
+// time is the last parameter of each statement.
 func newStatements(id int32, d *store.Definition, testClock bool) (s statements) {
 	r := &d.Rule
 	grid, params := gridOrParam(r, 3)
@@ -71,8 +71,8 @@ func (s *Store) withClock(args []any) []any {
 	return args
 }
 
-// readOnly reports whether an op of a limit that is not leaky can change
-// nothing.
+// readOnly reports whether an op, of a limit that is not leaky, can
+// change nothing.
 func readOnly(op *store.Op) bool {
 	switch op.Verb {
 	case store.VerbCheck:
@@ -108,7 +108,7 @@ func gotFullCost(op *store.Op) bool {
 
 // take decides a Take, TakeUpTo, Reserve or Charge that may be granted in full.
 // A conditional UPDATE answers it if the row exists and has room, and if its limit has
-// shards, is not locked. Otherwise the row is read.
+// shards, is not locked. If not, the row is read.
 func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	var scratch store.Rule
@@ -149,7 +149,7 @@ func (s *Store) decideRow(ctx context.Context, g *store.Group, e *entry) error {
 	if len(rest)+len(p.overridden) == 0 || errors.Is(g.Err, store.ErrStaleDefinition) {
 		return g.Err
 	}
-	op.Def, op.Asked = def, asked // the row that was read may be of another definition
+	op.Def, op.Asked = def, asked // the row that was read may be under another definition
 	return s.decide(ctx, g, []*entry{e})
 }
 

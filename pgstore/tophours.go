@@ -10,7 +10,7 @@ import (
 )
 
 // reports has the busiest keys of each hour, or what was decided in each minute, for the
-// Abilities of a store. Both are in dipwell.top_hours.
+// Abilities of a store. Both kinds of reports are in dipwell.top_hours.
 type reports struct {
 	*Store
 	log *catalog.EntryLog

@@ -15,7 +15,7 @@ type usage struct{ *Store }
 
 var _ store.UsageKeeper = usage{}
 
-// The rows are locked in one order, so that services do not wait for each other in a circle.
+// The rows are locked in one order, so that services do not deadlock.
 const addUsageSQL = `insert into dipwell.usage as u (limit_id, key, hour, by_sql, allowed, refused, tokens)
 select l.id, x.key, x.hour, false, x.allowed, x.refused, x.tokens
 from unnest($1::text[], $2::text[], $3::timestamptz[], $4::bigint[], $5::bigint[], $6::bigint[]) x (name, key, hour, allowed, refused, tokens)
@@ -23,8 +23,8 @@ join dipwell.limits l on l.name = x.name order by l.id, x.key, x.hour
 on conflict (limit_id, key, hour, by_sql) do update set allowed = u.allowed + excluded.allowed, refused = u.refused + excluded.refused, tokens = u.tokens + excluded.tokens`
 
 // usagePatience is how long the lines may wait for a limit that another transaction has
-// locked, such as one that drops it. It is shorter than callers wait: after their timeout
-// nobody would know whether the lines were added.
+// locked, such as one that drops it. usagePatience is shorter than callers wait: after
+// their timeout nobody would know whether the lines were added.
 const usagePatience = 2 * time.Second
 
 // AddUsage implements store.UsageKeeper.
@@ -38,7 +38,7 @@ func (s usage) AddUsage(ctx context.Context, lines []store.UsageLine) error {
 		allowed[i], refused[i], tokens[i] = l.Allowed, l.Refused, l.Tokens
 	}
 	args := []any{names, keys, hours, allowed, refused, tokens}
-	if !s.engine().hasFunctions() { // its table has no foreign key
+	if !s.engine().hasFunctions() { // an engine without functions has no foreign key
 		_, err := s.db.Exec(ctx, addUsageSQL, args...)
 		return storeError(err, true)
 	}

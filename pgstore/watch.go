@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// defaultPoll is how old this program's knowledge of the limits may be.
+// defaultPoll is how old this program's knowledge of the limits may become.
 const defaultPoll = time.Second
 
 // watch follows changes of the limits made elsewhere. Only a store over a pool
@@ -25,16 +25,16 @@ func (s *Store) watch(c Config) {
 	s.cat.Watch(&watcher{s: s, config: pool.Config(), report: c.OnError}, c.Poll, defaultPoll, timeout)
 }
 
-// watcher listens on a connection of its own. Proxies may swallow notifications.
+// watcher listens on a connection of its own. Notifications may also be lost in a proxy.
 type watcher struct {
 	s      *Store
 	config *pgxpool.Config
 	report func(error)
-	conn   *pgx.Conn // listens; nil while there is none
+	conn   *pgx.Conn // the connection that listens; nil while there is none
 }
 
 func (w *watcher) listen(ctx context.Context, timeout time.Duration) {
-	if w.conn != nil || !w.s.engine().hasFunctions() { // who changes a limit there cannot notify
+	if w.conn != nil || !w.s.engine().hasFunctions() { // in such a database, whoever changes a limit cannot notify
 		return
 	}
 	bound, cancel := context.WithTimeout(ctx, timeout)
@@ -74,7 +74,7 @@ func (w *watcher) Wait(ctx context.Context, poll time.Duration) {
 	}
 }
 
-// Looked reports an error, and gives up a connection that may be its cause.
+// Looked reports an error, and closes a connection that may be its cause.
 func (w *watcher) Looked(err error) {
 	if err != nil {
 		w.report(err)
@@ -88,6 +88,6 @@ func (w *watcher) Close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = w.conn.Close(ctx) // it is given up either way
+	_ = w.conn.Close(ctx) // it is given up even if closing fails
 	w.conn = nil
 }

@@ -10,10 +10,10 @@ import (
 )
 
 // SQL functions step windows that follow a calendar, with the database's time zone data.
-// This program has data of its own, which may be from another year.
+// This program has time zone data of its own, which may be from another year.
 const (
-	zoneYears = 10        // how far ahead the two are compared
-	zoneFor   = time.Hour // after this time they are compared again: the database's may have been updated
+	zoneYears = 10        // years ahead for which the two are compared
+	zoneFor   = time.Hour // after this time they are compared again: the database's data may have been updated
 )
 
 // zoneSQL finds the first of some times, in Unix seconds, at which the database gives a
@@ -22,13 +22,13 @@ const zoneSQL = `select min(u.at) from unnest($2::bigint[], $3::bigint[]) u (at,
 
 // comparedZone is the result of a comparison of the data of a calendar's zone.
 type comparedZone struct {
-	differs string // how they differ; "" if they do not
+	differs string // how they differ; "" if they are equal
 	asked   time.Time
 }
 
 // zoneDiffers returns how the database's data of the zone of a rule differ from this
-// program's, with the first date, or "". The error is errNoZone if the database does not have
-// the zone. Limits that share a calendar are compared once.
+// program's, with the first date, or "". The error is errNoZone if the database lacks the
+// zone. Limits that share a calendar are compared once.
 func (l *limits) zoneDiffers(ctx context.Context, r *store.Rule) (string, error) {
 	cal := r.Calendar.Spec()
 	if !l.s.engine().hasFunctions() || cal.Zone == "" || cal.Zone == time.UTC.String() {
@@ -37,7 +37,7 @@ func (l *limits) zoneDiffers(ctx context.Context, r *store.Rule) (string, error)
 	now := time.Now()
 	last, _ := l.zones.Load(cal)
 	if last, known := last.(comparedZone); known && (now.Sub(last.asked) < zoneFor || !l.zones.CompareAndSwap(cal, last, comparedZone{last.differs, now})) {
-		return last.differs, nil // or another call compares them now
+		return last.differs, nil // another call may be comparing them now
 	}
 	differs, err := compareZone(ctx, l.db, r, cal.Zone)
 	if err == nil {
@@ -85,10 +85,10 @@ func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (
 	var first *int64
 	err = db.QueryRow(ctx, zoneSQL, zone, instants, ahead).Scan(&first)
 	switch {
-	case codeOf(err) == codeInvalid: // the database does not have the zone
+	case codeOf(err) == codeInvalid: // the database lacks the zone
 		return "", errNoZone
 	case denied(err):
-		return "", nil // a role without the privilege to compare may not decide either
+		return "", nil // a role without the privilege to compare may not decide calls either
 	case err != nil || first == nil:
 		return "", err
 	}
@@ -97,8 +97,9 @@ func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (
 }
 
 // knowsWindows reports whether this program computes the windows of a calendar limit as the
-// database does. set.sql then gets the present one as a parameter, instead of computing it for
-// each row. It decides nothing outside of it, and has a function step rows of earlier windows.
+// database does. If so, set.sql gets the present window as a parameter, instead of computing
+// it for each row. set.sql decides nothing outside of that window, and has a function step
+// rows of earlier windows.
 func (l *limits) knowsWindows(ctx context.Context, r *store.Rule) bool {
 	differs, err := l.zoneDiffers(ctx, r)
 	return differs == "" && err == nil
