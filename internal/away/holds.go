@@ -8,14 +8,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxOpen bounds the holds that Fallback.open remembers. Ended ones are forgotten first.
+// maxOpen bounds the holds that Fallback.open remembers. Holds that have ended are forgotten
+// first.
 const maxOpen = 1 << 16
 
 // takesOf is how many takes a call had, and how many up to the last one that is held.
 type takesOf struct{ all, held int }
 
-// rememberOpen remembers how many takes the call g had that made the hold of the group
-// local.
+// rememberOpen remembers how many takes the call g had, for which the group made a
+// hold in memory.
 func (s *Fallback) rememberOpen(g, local *store.Group) {
 	n := takesOf{countTakes(g.Ops), countTakes(local.Ops)}
 	if n.all != n.held {
@@ -23,7 +24,7 @@ func (s *Fallback) rememberOpen(g, local *store.Group) {
 	}
 }
 
-// isLiveHere reports whether a hold that was made here is live.
+// isLiveHere reports whether a hold that was made in memory is live.
 func (s *Fallback) isLiveHere(id string, _ takesOf) bool {
 	h := s.local.Hold(id)
 	return !h.Settled && h.Expires > s.now()
@@ -50,21 +51,21 @@ func (s *Fallback) partHere(h store.HoldCall) (store.HoldCall, error) {
 	return h, nil
 }
 
-// makesLocally reports whether a group makes a hold that this store may decide.
+// makesLocally reports whether a group makes a hold that the fallback may decide.
 func makesLocally(g *store.Group) bool {
 	return g.Hold != nil && g.Hold.Verb == store.MakeHold &&
 		slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.OnStoreError == store.FailLocal })
 }
 
-// remembers reports whether a hold that was made here is live, or not forgotten.
+// remembers reports whether a hold that was made in memory is live, or not yet forgotten.
 func (s *Fallback) remembers(id string) bool {
 	h := s.local.Hold(id)
 	return len(h.Parts) > 0 && h.Forget > s.now()
 }
 
-// repeat repeats the holds in a batch that were made here, even if the inner store answers,
-// because that would make a second one. It returns the other groups and their places in the
-// batch, which are nil if it is the whole batch.
+// repeat repeats holds in a batch that were made in memory, even if the inner store
+// answers, because that store would make a second hold. repeat returns the other groups
+// and their places in the batch; the places are nil if these are the whole batch.
 func (s *Fallback) repeat(b *store.Batch) (rest *store.Batch, at []int) {
 	isHere := func(g store.Group) bool { return makesLocally(&g) && s.remembers(g.Hold.ID) }
 	if !slices.ContainsFunc(b.Groups, isHere) {
@@ -78,7 +79,7 @@ func (s *Fallback) repeat(b *store.Batch) (rest *store.Batch, at []int) {
 			continue
 		}
 		var can bool
-		if g.Err, can = s.decideHere(g); !can { // also a limit that fails closed, so it is another call
+		if g.Err, can = s.decideHere(g); !can { // a limit that fails closed makes it another call
 			g.Err = store.ErrHoldConflict
 		}
 	}

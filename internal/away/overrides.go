@@ -40,7 +40,7 @@ func (s *Fallback) numberOf(op *store.Op) (number uint32, ok bool) {
 			_, _ = s.local.EndOverride(context.Background(), base, op.Key, kind)
 		}
 	}
-	if op.Def.Mode > store.Shadow { // rows stay under the base
+	if op.Def.Mode > store.Shadow { // rows of such plans stay under the base
 		return base.Number, true
 	}
 	return op.Def.Number, true

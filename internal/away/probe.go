@@ -13,7 +13,7 @@ import (
 // is running or was started less than Pause ago.
 func (s *Breaker) startProbe(b *store.Batch) {
 	op := firstOp(b)
-	if op == nil { // a cancellation has no key, and neither has the settling of a hold
+	if op == nil { // a cancellation has no key, nor has settling a hold
 		return
 	}
 	s.mu.Lock()

@@ -29,7 +29,7 @@ func Keep(ctx context.Context, ttl time.Duration, extend func(ctx context.Contex
 
 // A keeper extends a hold.
 type keeper struct {
-	ctx     context.Context //nolint:containedctx // of one call of Keep
+	ctx     context.Context //nolint:containedctx // context of one call of Keep
 	ttl     time.Duration
 	extend  func(ctx context.Context, ttl time.Duration) error
 	stopped chan struct{}

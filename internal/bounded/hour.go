@@ -8,7 +8,7 @@ import (
 // An Hour has the busiest and the most refused keys of an hour, as one process has
 // counted them. Its JSON is a public format of stores.
 type Hour struct {
-	Hour    time.Time `json:"hour"` // when it began, on the clock of the process
+	Hour    time.Time `json:"hour"` // beginning of the hour, on the clock of the process
 	Busiest Top       `json:"busiest"`
 	Refused Top       `json:"refused"`
 	// Counts are the decisions of a minute, if this is one and not an hour.

@@ -6,7 +6,7 @@ import "sync"
 // When the younger one has Most entries, the older one is forgotten, except for entries
 // that Keep wants, up to half of Most. It is safe for concurrent use.
 type Map[K comparable, V any] struct {
-	Most       int                   // entries in each of two generations
+	Most       int                   // entries in each of the two generations
 	Keep       func(key K, v V) bool // reports whether an entry is still needed; nil: none is
 	mu         sync.Mutex
 	young, old map[K]V

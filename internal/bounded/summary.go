@@ -18,9 +18,9 @@ type counter struct {
 	key          []byte
 	hash         uint64
 	count, error uint64
-	next         int32            // next counter in the chain of the hash
-	at           int32            // index in the heap
-	use          *store.UsageLine // of the key, if it is known
+	next         int32            // index of the next counter in the chain of its hash
+	at           int32            // index of the counter in the heap
+	use          *store.UsageLine // usage of the key, if it is known
 }
 
 // A summary counts keys by Space-Saving (A. Metwally, D. Agrawal, A. El Abbadi, "Efficient
@@ -32,7 +32,7 @@ type counter struct {
 type summary struct {
 	counters []counter
 	heap     []int32
-	chains   []int32 // first counter by hash; the length is a power of two
+	chains   []int32 // index of the first counter by hash; the length is a power of two
 }
 
 func newSummary(m int) *summary {
@@ -84,7 +84,7 @@ func (s *summary) add(hash uint64, limit, key string) *counter {
 	key = key[:min(len(key), MaxKey)]
 	i := s.find(hash, limit, key)
 	if i == none {
-		i = s.heap[0] // an unused one, or the smallest
+		i = s.heap[0] // take over an unused counter, or the smallest
 		c := &s.counters[i]
 		if c.error = c.count; c.count > 0 {
 			s.unchain(i)

@@ -13,7 +13,7 @@ import (
 // together, by limit, once there are most.
 type uses struct {
 	most int
-	at   map[[2]string]*store.UsageLine // by limit and key; the key "" has those that are counted together
+	at   map[[2]string]*store.UsageLine // by limit and key; the key "" has the usage that is counted together
 }
 
 // find returns what a key used, or what the keys of its limit used that are counted together.

@@ -9,9 +9,9 @@ import (
 
 // WindowConfig sizes a Window. The zero value means the defaults.
 type WindowConfig struct {
-	Counters int // of each slice, over all shards; default 1024
-	Slices   int // of the window, the current one included; default 6
-	Shards   int // each with its own lock; default 8
+	Counters int // counters of each slice, over all shards; default 1024
+	Slices   int // number of slices of the window, the current one included; default 6
+	Shards   int // number of shards, each with its own lock; default 8
 	Uses     int // keys that AddUse counts one by one, over all shards; default 0
 }
 
@@ -26,15 +26,15 @@ type WindowConfig struct {
 type Window struct {
 	seed   maphash.Seed
 	shards []shard
-	per    int // counters per summary
+	per    int // number of counters in each summary
 }
 
 type shard struct {
 	mu     sync.Mutex
 	slices []*summary
-	counts []uint64 // events by slice
+	counts []uint64 // number of events in each slice
 	now    int      // current slice
-	total  Top      // of the slices that have ended
+	total  Top      // total of the slices that have ended
 	uses   uses
 	_      [56]byte // padding to a cache line
 }
@@ -50,9 +50,9 @@ type Count struct {
 
 // A Top has the busiest keys of a window, or of a total.
 type Top struct {
-	Keys     []Count `json:"keys"`             // by descending Count
+	Keys     []Count `json:"keys"`             // the busiest keys, by descending Count
 	Events   uint64  `json:"counted"`          // exact number of events
-	Unlisted uint64  `json:"unlisted_at_most"` // the most that a key not in Keys can have
+	Unlisted uint64  `json:"unlisted_at_most"` // the largest count that a key not in Keys can have
 }
 
 // NewWindow returns an empty window.

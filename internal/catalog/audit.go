@@ -13,7 +13,7 @@ const day = 24 * 3600 * int64(1_000_000) // µs
 // A Log is a log that a store keeps for a store.Auditor. Recording an entry deletes the
 // entries beyond the log's bounds.
 type EntryLog struct {
-	Name    string // of its table or key
+	Name    string // name of the log's table or key
 	Entries int
 	Age     int64 // µs
 }
@@ -32,7 +32,7 @@ func (l *EntryLog) Oldest(now int64) string { return FirstEntry(now - l.Age) }
 
 const (
 	timeDigits  = 14             // 56 bits of µs: until the year 4253
-	EntryDigits = timeDigits + 8 // in an ID
+	EntryDigits = timeDigits + 8 // number of digits in an ID
 )
 
 // EntryID returns the ID of an entry, in hexadecimal digits: the store's time in µs, and a

@@ -44,8 +44,8 @@ type Backend interface {
 type Limits struct {
 	Only     string // if not empty, the limit that was read alone
 	Defs     []*store.Definition
-	IDs      map[string]int32 // by name, if the back end numbers its limits
-	Revision int64            // -1: unknown, so that they are read again at the next check
+	IDs      map[string]int32 // ids by name, if the back end numbers its limits
+	Revision int64            // revision that was read; -1: unknown, so the limits are read again at the next check
 	Bad      map[string]error // limits that this program cannot read, such as those of a newer one
 }
 
@@ -77,8 +77,8 @@ type Config struct {
 
 const (
 	openTimeout = 2 * time.Second // how long a lazy Open waits for a back end that hangs
-	maxPending  = 10000           // limits kept for a back end that does not answer
-	retryDenied = time.Minute     // between two attempts to store a limit for which access was denied
+	maxPending  = 10000           // most limits kept for a back end that does not answer
+	retryDenied = time.Minute     // time between two attempts to store a limit for which access was denied
 
 	// maxLocked is how many locked limits are tried in a row. A program that starts, or
 	// changes another limit, waits for all.
@@ -87,7 +87,7 @@ const (
 	// A change of a locked limit is tried again for so long. Between two tries, others can
 	// make changes.
 	lockedPause    = 50 * time.Millisecond
-	lockedPatience = 5 * time.Second        // then the caller gets the error
+	lockedPatience = 5 * time.Second        // after this time the caller gets the error
 	lazyPatience   = 100 * time.Millisecond // the same in a lazy catalog, which keeps a definition for later, if nobody waits for the answer
 )
 
@@ -97,19 +97,19 @@ type Catalog struct {
 	b   Backend
 	reg *store.Registry
 
-	reading  background.Gate // one reading of b at a time
-	changing background.Gate // one change of b at a time; it may enter reading, but not the other way round
+	reading  background.Gate // held during a reading of b, so that there is one at a time
+	changing background.Gate // held during a change of b, so that there is one at a time; its holder may enter reading, but not the reverse
 	pending  []pending       // limits to be stored later; used with changing entered
 	isRead   atomic.Bool     // the limits have been read at least once
 	unread   atomic.Pointer[error]
 	waiting  atomic.Pointer[map[string]error] // why pending limits are not stored, by name
 
-	installs sync.Mutex   // never held while waiting for b
-	revision atomic.Int64 // changed only with installs locked, as is bad
+	installs sync.Mutex   // never held while b is waited for
+	revision atomic.Int64 // changed only with installs locked, and so is bad
 	unsure   atomic.Bool  // the limits of revision were read in a transaction that may roll back
 	bad      atomic.Pointer[map[string]error]
 
-	ctx  context.Context // for background work
+	ctx  context.Context // context of background work
 	stop func()
 	done sync.WaitGroup
 }
@@ -120,8 +120,8 @@ var _ store.Definer = (*Catalog)(nil)
 type pending struct {
 	limit store.Limit
 	owner string
-	why   error     // the error last reported; nil if the back end did not answer
-	after time.Time // when to try again
+	why   error     // the error that was reported last; nil if the back end did not answer
+	after time.Time // when to try again to store it
 }
 
 // due reports whether p should be tried at this check.
@@ -496,7 +496,7 @@ func (c *Catalog) define(ctx context.Context, l store.Limit, by string) (*store.
 	if d := c.reg.Lookup(l.Name); d != nil {
 		return d, nil
 	}
-	return nil, c.reg.Missing(l.Name) // somebody else has dropped it meanwhile, or it cannot be read
+	return nil, c.reg.Missing(l.Name) // somebody else has dropped the limit meanwhile, or it cannot be read
 }
 
 // isAlone reports whether a new definition of a limit changes that of no other, such as of its

@@ -15,7 +15,7 @@ func EncodeOverride(o *store.Override) string {
 	}
 	b, err := json.Marshal(o)
 	if err != nil {
-		panic(err) // cannot happen with strings and numbers
+		panic(err) // cannot happen, because there are only strings and numbers
 	}
 	return string(b)
 }

@@ -17,7 +17,7 @@ type Page[T any] struct {
 	most          int
 	key           func(*T) string
 	rows          []T
-	last          *string // the key of the last row, once there are most; nil: all keys are wanted
+	last          *string // key of the last row, once there are most rows; nil: all keys are wanted
 }
 
 // NewPage returns an empty page for n rows whose keys begin with prefix and follow after. At
@@ -33,7 +33,7 @@ func (p *Page[T]) Wants(key string) bool {
 
 // Add adds a row that Wants wants.
 func (p *Page[T]) Add(row T) {
-	if p.rows = append(p.rows, row); len(p.rows) > 2*p.most+1000 { // so that sorting costs a row little
+	if p.rows = append(p.rows, row); len(p.rows) > 2*p.most+1000 { // not at each row, so that sorting costs a row little
 		p.Rows()
 	}
 }

@@ -10,10 +10,10 @@ import (
 
 // A StoredLimit is a limit as Redis and files keep it, a public format.
 type StoredLimit struct {
-	Settings   [][2]string `json:"settings,omitempty"` // as in a configuration file
+	Settings   [][2]string `json:"settings,omitempty"` // settings as in a configuration file
 	Owner      string      `json:"owner,omitempty"`
 	Version    uint32      `json:"version,omitempty"`
-	Present    *Version    `json:"present,omitempty"`    // the rule of that version
+	Present    *Version    `json:"present,omitempty"`    // the rule of the present version
 	Past       []Version   `json:"past,omitempty"`       // older versions
 	Overridden bool        `json:"overridden,omitempty"` // keys may have overrides
 	Dropped    uint32      `json:"dropped,omitempty"`    // in Redis: the last version of a limit that was dropped
@@ -33,7 +33,7 @@ func Stored(d *store.Definition) *StoredLimit {
 func (l *StoredLimit) String() string {
 	b, err := json.Marshal(l)
 	if err != nil {
-		panic(err) // strings and numbers
+		panic(err) // cannot happen with strings and numbers
 	}
 	return string(b)
 }
@@ -57,7 +57,7 @@ func DecodeDefinition(name, text string, known *store.Definition) (*store.Defini
 	if limit.Name != name {
 		return nil, fmt.Errorf("its settings are those of %s", limit.Name)
 	}
-	var past []*store.Version // those that known has too are in memory once
+	var past []*store.Version // versions that known has too are in memory once
 	for len(l.Past) > 0 {
 		v := Known(known, l.Past[0].Number, l.Past[0].Since)
 		if v == nil {

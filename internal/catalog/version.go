@@ -22,7 +22,7 @@ type Version struct {
 	Since  int64  `json:"since"`
 	Policy string `json:"policy"`
 	store.Rule
-	terms.CalendarSpec // without a zone the ticks are every µs apart
+	terms.CalendarSpec // if it has no zone, the ticks are every µs apart
 
 	Per   string `json:"-"`
 	Start string `json:"-"`

@@ -53,7 +53,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Errors of calls that were not charged.
+// These are errors of calls that were not charged.
 var (
 	ErrBusy   = fmt.Errorf("%w: too many calls are waiting; this call was not charged", store.ErrStore)
 	ErrClosed = fmt.Errorf("%w: it is closed; the call was not charged", store.ErrStore)
@@ -61,20 +61,20 @@ var (
 
 // Config configures a Store. A zero field means the default that its comment names.
 type Config struct {
-	MaxBatch int           // groups in one statement; default 1024
+	MaxBatch int           // most groups in one statement; default 1024
 	MaxQueue int           // groups queued at one lane; default 16384; beyond it calls fail with ErrBusy
 	Timeout  time.Duration // maximum duration of a call, including its wait; default 10 s
 
-	// Of is the store whose abilities this one has besides Apply. Default: the
-	// store of the first lane.
+	// Of is the store whose abilities a Store has besides Apply. Default of
+	// Of: the store of the first lane.
 	Of store.Store
 
 	// OnBatch is called after each batch with its groups and their errors, the
-	// duration and the error of Apply. It must not keep b, and must be safe for
-	// concurrent use. Default: none.
+	// duration and the error of Apply. OnBatch must not keep b, and must be
+	// safe for concurrent use. Default: none.
 	OnBatch func(b *store.Batch, took time.Duration, err error)
 
-	// Set by simulations. A quarantine does not use them.
+	// The fields below are set by simulations. A quarantine does not use these fields.
 	Clock func() time.Time                // default time.Now
 	Go    func(f func())                  // starts f in the background; default a goroutine
 	After func(d time.Duration, f func()) // calls f in the background after d; default a timer
@@ -83,7 +83,7 @@ type Config struct {
 
 // A Gate lets a call wait until another goroutine opens it, which happens once at most.
 type Gate interface {
-	Wait(ctx context.Context) error // until the gate is open, or until ctx ends; then the error is ctx's
+	Wait(ctx context.Context) error // waits until the gate is open, or until ctx ends; then the error is ctx's
 	Open()
 }
 
@@ -107,7 +107,7 @@ type Store struct {
 	lanes      []*lane
 	quarantine *quarantine // nil if not configured
 	seed       maphash.Seed
-	busy       atomic.Int32 // lanes with a statement in flight
+	busy       atomic.Int32 // number of lanes with a statement in flight
 	peak       peak
 }
 
@@ -153,8 +153,8 @@ func (s *settings) check() error {
 	return nil
 }
 
-// listTimeout is the longest time that a list may take. Redis reads the names of all keys
-// for one.
+// listTimeout is the longest time that a list may take. For a list Redis reads the names
+// of all keys.
 const listTimeout = 30 * time.Second
 
 // Abilities returns those of Config.Of, except Quick and InProcess: a call may
@@ -253,9 +253,9 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	return nil
 }
 
-// idleFor acquires an idle lane for calls of the lane own, or returns nil. It
-// takes the first idle one, whose connection is the warmest. own is nil if the calls are
-// of several lanes.
+// idleFor acquires an idle lane for calls of the lane own, or returns nil. It takes the
+// first idle lane, whose connection is the warmest. own is nil if the calls are of
+// several lanes.
 func (s *Store) idleFor(own *lane) *lane {
 	if own == nil || int(s.busy.Load()) == len(s.lanes) || own.hasQueue() {
 		return nil
@@ -268,12 +268,12 @@ func (s *Store) idleFor(own *lane) *lane {
 	return nil
 }
 
-// laneOf returns the lane of a group. While the peak is low, that is the first lane that
-// is not stuck. Otherwise it is the lane of the smallest key hash, so that the same keys
-// in another order go to the same lane, or if that hangs, the next one. Only the topmost
-// level of a limit with parents counts: otherwise calls that share the row of the parent
-// would wait for each other in two lanes. With three levels and 512 callers, a decision
-// would then cost twice the processor time.
+// laneOf returns the lane of a group. While the peak is low, the lane of every group is
+// the first lane that is not stuck. Otherwise it is the lane of the smallest key hash,
+// so that the same keys in another order go to the same lane, or if that hangs, the next
+// one. Only the topmost level of a limit with parents counts: otherwise calls that share
+// the row of the parent would wait for each other in two lanes. With three levels and
+// 512 callers, a decision would then cost twice the processor time.
 func (s *Store) laneOf(g *store.Group) *lane {
 	n := uint64(len(s.lanes))
 	if n == 1 {

@@ -12,8 +12,8 @@ import (
 // deadlines, with one timer for all of them.
 type call struct {
 	ctx      context.Context // the caller's
-	timed    bool            // Timeout ends the call: ctx has no deadline or a later one
-	deadline time.Time       // zero if timed and not computed yet
+	timed    bool            // the Timeout ends the call: ctx has no deadline or a later one
+	deadline time.Time       // zero if timed is set and the deadline not computed yet
 }
 
 // newCall does not read the clock if ctx has no deadline: that would be a tenth
@@ -69,8 +69,8 @@ func (l *lane) resetTimer() {
 	}
 }
 
-// expire ends the timed calls whose deadline has passed. Queued ones were not
-// charged. The outcome of those in flight is unknown.
+// expire ends the timed calls whose deadline has passed. Queued calls were
+// not charged. The outcome of calls in flight is unknown.
 func (l *lane) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,8 +94,8 @@ func (l *lane) expire() {
 	}
 }
 
-// overdue reports whether a timed call has to end. If it has to end later,
-// overdue keeps the timer running.
+// overdue reports whether a timed call has to end. If the call has to end
+// later, overdue keeps the timer running.
 func (l *lane) overdue(w *waiter) bool {
 	if w.timed && w.deadline.After(l.lastTick) {
 		l.timerSet = true

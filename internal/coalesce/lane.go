@@ -26,22 +26,22 @@ type lane struct {
 	sentAt atomic.Int64 // when the statement in flight was sent, in ns since base; 0 if none is
 	base   time.Time
 	closed atomic.Bool // set only under mu
-	hangs  atomic.Bool // a call has queued and found that the lane hangs; cleared at the end of the statement
+	hangs  atomic.Bool // a queued call has found that the lane hangs; cleared at the end of the statement
 
 	mu      sync.Mutex
 	queue   queue
-	pushes  uint          // calls that have queued
+	pushes  uint          // number of calls that have queued
 	running bool          // the runner has sent calls that were queued while another statement was in flight
 	idle    chan struct{} // set by close while the lane is busy; closed when it becomes idle
 
 	free sync.Pool // of waiters
 
-	inFlight []*waiter   // sent by the runner and not answered yet
+	inFlight []*waiter   // waiters sent by the runner and not answered yet
 	timer    *time.Timer // runs expire
 	timerSet bool
 	lastTick time.Time // when timer was started or last fired
 
-	batch store.Batch // these three are the runner's
+	batch store.Batch // only the runner uses this and the two fields below
 	sent  []*waiter
 	all   []store.Group
 }
@@ -60,7 +60,7 @@ func (l *lane) acquire() bool {
 // than a statement takes, and longer than LockWait.
 const stuckAfter = 100 * time.Millisecond
 
-// hangsAfter is the same while each key has a lane of its own. It is longer, because the
+// hangsAfter is that age while each key has a lane of its own. It is longer, because the
 // statements of a busy server may take longer than stuckAfter, and the lanes would then
 // contend for rows.
 const hangsAfter = time.Second
@@ -165,7 +165,7 @@ func (l *lane) wait(c *call, w *waiter, g *store.Group) {
 			}
 		}
 		answered = <-w.ready
-	} else if ended := c.ctx.Done(); ended == nil { // half the cost of a select
+	} else if ended := c.ctx.Done(); ended == nil { // a plain receive costs half as much as a select
 		answered = <-w.ready
 	} else {
 		select {
@@ -212,7 +212,7 @@ func (l *lane) run() {
 			return
 		}
 		l.mu.Lock()
-		l.inFlight = nil // waiters may be recycled from now on, so that expire must not find them
+		l.inFlight = nil // waiters may be recycled from now on, so expire must not find them
 		l.mu.Unlock()
 		for i, w := range l.sent {
 			w.finish(&l.all[i])
@@ -272,7 +272,7 @@ func (l *lane) nextBatch(queued bool) bool {
 		w := l.queue.head
 		l.queue.unlink(w)
 		w.state.Store(sent)
-		if l.quarantine.contains(&w.group) { // its key was added while it was queued
+		if l.quarantine.contains(&w.group) { // its key was quarantined while it was queued
 			w.finish(&store.Group{Err: errQuarantined})
 			continue
 		}

@@ -13,12 +13,12 @@ import (
 
 // Bounds of the quarantine.
 const (
-	maxKeys     = 4096 // keys; a batch that met a lock adds all of its keys for a moment
+	maxKeys     = 4096 // most keys; a batch that met a lock adds all of its keys for a moment
 	maxWaiting  = 4096 // queued groups
-	maxPerKey   = 1024 // queued groups of one key, so that it cannot fill the queue
-	maxSuspects = 30   // in one statement: the largest number of locked rows that a store can tell apart
+	maxPerKey   = 1024 // most queued groups of one key, so that it cannot fill the queue
+	maxSuspects = 30   // suspects in one statement: the largest number of locked rows that a store can tell apart
 
-	maxLockWait = 50 * time.Millisecond // wait for a lock, divided by the number of locked keys; one locked for a moment waits for a turn of a stuck one
+	maxLockWait = 50 * time.Millisecond // wait for a lock, divided by the number of locked keys; a key locked for a moment waits for the turn of a stuck one
 	minLockWait = 10 * time.Millisecond // lower bound of a wait for a lock
 	minStay     = time.Second           // after this time without meeting a lock, a key returns to its lane
 	forgetAfter = 10 * time.Second      // after this time without a call, a key is removed
@@ -62,11 +62,11 @@ type keyID struct{ limit, key string }
 type entry struct {
 	keyID
 	queue
-	locked      bool      // its last call met a lock; otherwise a suspect
-	answered    bool      // its last call was answered
+	locked      bool      // the key's last call met a lock; otherwise it is a suspect
+	answered    bool      // the key's last call was answered
 	lastRefusal time.Time // when a call last met a lock
-	refusals    int       // calls that met a lock since the last answer
-	lastTurn    uint64    // number of its last turn
+	refusals    int       // number of calls that met a lock since the last answer
+	lastTurn    uint64    // number of the key's last turn
 	lastCall    time.Time // when a call was last queued
 }
 
@@ -84,7 +84,7 @@ func (q *quarantine) contains(g *store.Group) bool {
 	if q == nil || q.size.Load() == 0 {
 		return false
 	}
-	if g.Cancel || g.Settles() { // only the store knows their keys
+	if g.Cancel || g.Settles() { // only the store knows the keys of these groups
 		return q.locked.Load() > 0
 	}
 	q.mu.Lock()
@@ -132,8 +132,8 @@ func (q *quarantine) addLocked(groups []store.Group) {
 	}
 }
 
-// entryOf returns the entry where a group queues, that of its key most likely to be
-// locked, or nil if none of its keys is in quarantine.
+// entryOf returns the entry at which a group queues, that of its key most likely to
+// be locked, or nil if none of its keys is in quarantine.
 func (q *quarantine) entryOf(g *store.Group) (w *entry) {
 	eachKey(g, func(n keyID) {
 		if other := q.entries[n]; other != nil && (w == nil || other.refusals >= w.refusals) {
@@ -223,8 +223,8 @@ func (q *quarantine) admit(c *call, b *store.Batch) {
 }
 
 // forget removes the keys of a group that does not wait, if no call has met a lock there
-// for minStay and none waits: its calls would never find out that the row is free. It
-// returns true.
+// for minStay and no call waits: the group's calls would never find out that the row is
+// free. It returns true.
 func (q *quarantine) forget(g *store.Group) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 )
 
 // run decides the calls that next dequeues, with how long to wait for locks, until it
-// dequeues none. running tells that.
+// dequeues none. The flag running is set meanwhile.
 func (q *quarantine) run(running *bool, next func() ([]*waiter, time.Duration), apply func(context.Context, *store.Batch, time.Duration) error) {
 	var b store.Batch
 	for {
@@ -30,8 +30,8 @@ func (q *quarantine) sort(ctx context.Context, b *store.Batch, _ time.Duration) 
 }
 
 // nextSuspects dequeues one call of each suspect, because several calls of a
-// locked key could wait for the lock one after the other. Of keys whose last call
-// was answered it dequeues all calls.
+// locked key could wait for the lock one after the other. If the last call of a
+// key was answered, it dequeues all calls of the key.
 func (q *quarantine) nextSuspects() (out []*waiter, wait time.Duration) {
 	keys := 0
 	for _, e := range q.entries {
@@ -128,7 +128,7 @@ func (q *quarantine) requeue(w *waiter, g *store.Group) {
 			e.answered = false
 		}
 	})
-	e := q.entryFor(g) // a new one, if sweep has removed it
+	e := q.entryFor(g) // entryFor adds a new entry if sweep has removed it
 	if e != nil {
 		q.setLocked(e, true)
 		e.lastRefusal = time.Now()

@@ -13,7 +13,7 @@ import (
 // the caller may return and reuse its batch while the statement still runs.
 type waiter struct {
 	lane       *lane
-	prev, next *waiter // in the queue of its lane or entry
+	prev, next *waiter // neighbours in the queue of its lane or entry
 	state      atomic.Uint32
 	ready      chan bool       // true when answered, false when expired; buffered, so that sending never blocks
 	ctx        context.Context // the caller's
@@ -22,7 +22,7 @@ type waiter struct {
 
 	gate Gate // opened when ready has a value; nil: none
 
-	entry  *entry       // in quarantine: the entry that it is queued at
+	entry  *entry       // in quarantine: the entry at which it is queued
 	caller *store.Group // in quarantine: the caller's group
 
 	group store.Group
@@ -32,7 +32,7 @@ type waiter struct {
 
 const (
 	queued    uint32 = iota // changes only under the lock of the lane or quarantine
-	sent                    // a runner has it
+	sent                    // a runner has the waiter
 	done                    // answered
 	abandoned               // the caller has returned; the runner recycles the waiter
 	expired                 // the deadline has passed and the caller was told; the waiter is not recycled
@@ -59,7 +59,7 @@ func (w *waiter) copy(deadline time.Time, g *store.Group) {
 	w.group.Err = nil
 	switch {
 	case g.Settles():
-		w.group.Ops = nil // the caller keeps those that the store sets
+		w.group.Ops = nil // the caller keeps the ops that the store sets
 	case len(g.Ops) == 1:
 		w.one[0] = g.Ops[0]
 		w.group.Ops = w.one[:]
@@ -76,7 +76,7 @@ func (w *waiter) copy(deadline time.Time, g *store.Group) {
 
 // recycle returns a lane's waiter to its pool, once nothing refers to it.
 func (w *waiter) recycle() {
-	if w.lane == nil { // of the quarantine
+	if w.lane == nil { // the waiter belongs to the quarantine
 		return
 	}
 	clear(w.many)
@@ -99,7 +99,7 @@ func (w *waiter) answer(g *store.Group) {
 	}
 	for i := range g.Ops {
 		g.Ops[i].CopyAnswer(&w.group.Ops[i])
-		g.Ops[i].Takes = w.group.Ops[i].Takes // the store sets them for a hold
+		g.Ops[i].Takes = w.group.Ops[i].Takes // the store sets Takes for a hold
 	}
 }
 
@@ -117,7 +117,7 @@ func (w *waiter) tell(answered bool) {
 func (w *waiter) finish(g *store.Group) {
 	w.group.Err, w.group.Allowed, w.group.Reserved = g.Err, g.Allowed, g.Reserved
 	if g.Settles() {
-		w.group.Ops = g.Ops // the store has set them
+		w.group.Ops = g.Ops // the store has set the ops
 	}
 	if w.state.CompareAndSwap(sent, done) {
 		w.tell(true)

@@ -4,17 +4,17 @@
 // The cache keeps the row behind a refusal and steps it with the limit's own rule. While
 // that row refuses a call under the same definition that needs at least as many free
 // tokens as the refused call, the call is answered from the cache: its source is
-// store.SourceDenyCache, and its retry time counts down to the microsecond. Others go to
-// the store.
+// store.SourceDenyCache, and its retry time counts down to the microsecond. Other calls
+// go to the store.
 //
-// Calls through this Store take effect at once. A grant, refund, charge, reset, override,
-// settled hold or failed call of a key removes the key. The cancellation of any
-// reservation removes all keys. A refusal that was in flight meanwhile is not kept. A
-// changed definition has another version, or began at another time if the limit was dropped
-// and defined again, and rows of the old one are not used. A
-// reservation that has to wait replaces the row of a refused key by its own: until it is
-// due every take is refused. While such a call is in flight, concurrent calls may still
-// be refused from the cached row. After it returns, none are.
+// Calls through a denycache.Store take effect at once. A grant, refund, charge, reset,
+// override, settled hold or failed call of a key removes the key from the cache. The
+// cancellation of any reservation removes all keys from the cache. A refusal that was in
+// flight meanwhile is not cached. A changed definition has another version, or began at
+// another time if the limit was dropped and defined again, and rows of the old one are not
+// used. A reservation that has to wait replaces the row of a refused key by its own: until
+// it is due every take is refused. While such a call is in flight, concurrent calls may
+// still be refused from the cached row. After it returns, none are.
 //
 // Calls of other processes, and changes of the definition that this process does not know
 // yet, take effect at most Config.MaxAge after the refused request was sent. Grants by
@@ -58,7 +58,7 @@ import (
 
 // Config configures a Store. A zero field means the default that its comment names.
 type Config struct {
-	MaxAge time.Duration // how long a refusal is used, counted from its sending; default 1 s, at most 1 h
+	MaxAge time.Duration // how long a refusal is used, counted from its request; default 1 s, at most 1 h
 	Keys   int           // refused keys in memory; default 65536; rounded up to a power of two of at least 8
 	Clock  func() int64  // monotonic, in µs from any origin; default this process's monotonic clock
 }
@@ -203,7 +203,7 @@ func (s *Store) refuse(g *store.Group, e *slot, now int64) bool {
 
 // lookup is fresh, for ops that the cache could answer; it also counts hits and misses.
 func (s *Store) lookup(e *slot, op *store.Op, now int64) bool {
-	if op.Verb > store.VerbReserve || op.Def.Mode != store.Enforce || op.Def.Block != 0 { // the store begins blocks
+	if op.Verb > store.VerbReserve || op.Def.Mode != store.Enforce || op.Def.Block != 0 { // a limit with a Block goes to the store, which begins blocks
 		return false
 	}
 	fresh := s.fresh(e, op, now)
@@ -226,8 +226,8 @@ func (s *Store) fresh(e *slot, op *store.Op, now int64) bool {
 // override that another process sets takes effect within a second, whatever MaxAge is.
 const maxAgeOverridden = 1e6
 
-// varied reports whether keys of a limit may have other definitions than the base: by an
-// override or a plan.
+// varied reports whether keys of a limit may be under other definitions than the base:
+// an override or a plan.
 func varied(d *store.Definition) bool {
 	base := d.Base()
 	return base != d || base.Overridden || base.Plans != (store.Plans{})
@@ -274,7 +274,7 @@ func (s *Store) learnAll(b *store.Batch, refs []ref, sent int64, epoch uint64, e
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		if g.Cancel {
-			s.epoch.Add(1) // only the store knows the keys of the reservation
+			s.epoch.Add(1) // all keys, because only the store knows those of the reservation
 		}
 		if g.Settles() {
 			s.settled(g, err)

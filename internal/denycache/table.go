@@ -13,7 +13,7 @@ import (
 type table struct {
 	seed [2]maphash.Seed
 	sets []set
-	keys atomic.Int64 // slots in use
+	keys atomic.Int64 // number of slots in use
 }
 
 const ways = 8
@@ -21,20 +21,20 @@ const ways = 8
 // A set is the slots of the hashes that share their low bits.
 type set struct {
 	mu         sync.Mutex
-	generation uint64      // incremented by each call of a key of the set that is not refused
+	generation uint64      // incremented by each call, of a key in the set, that is not refused
 	slots      *[ways]slot // nil before the first refusal
 }
 
 // A slot is a refused key: its row, and when the row was read.
 type slot struct {
 	id        hash
-	used      int64  // units, at ts
+	used      int64  // used units at the time ts
 	ts        int64  // µs on the store's clock
-	room      int64  // if more units are in use, the refused call is still refused
+	room      int64  // if more units than this are in use, the refused call is still refused
 	at        int64  // µs on the store's clock, when the request was answered
 	sent      int64  // µs on this process's clock, when the request was sent
 	epoch     uint64 // Store.epoch when the request was sent; older slots are invalid
-	since     int64  // of the definition, as its version
+	since     int64  // when the definition's version began
 	version   uint32
 	roundTrip uint32 // µs from sending to answer; less than MaxAge
 }

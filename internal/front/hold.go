@@ -88,9 +88,9 @@ type Use int
 
 // Uses.
 const (
-	Holds Use = iota // take or hold them
+	Holds Use = iota // requests take or hold tokens
 	Takes            // take them
-	Waits            // wait for them
+	Waits            // requests wait for tokens
 )
 
 // Check returns an error if requests cannot use a limit so: the limiter does not have it, the

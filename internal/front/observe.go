@@ -27,6 +27,6 @@ func Adaptive(d *dipwell.Decision) (names []string) {
 // succeeded.
 func Observe(l *dipwell.Limiter, limits []string, took time.Duration, ok bool) {
 	for _, name := range limits {
-		_ = l.Observe(name, max(took, 0), ok, 1) // an error only if the limit was changed meanwhile
+		_ = l.Observe(name, max(took, 0), ok, 1) // the only possible error is that the limit was changed meanwhile
 	}
 }

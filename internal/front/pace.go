@@ -26,9 +26,9 @@ func Left(ctx context.Context, bound time.Duration) time.Duration {
 	return bound
 }
 
-// Ask returns what a request takes from a limit. It has name and floor, and the results
-// of those functions that are not nil. If choose returns "", the request takes nothing
-// from the limit, and the Limit of the result is "".
+// Ask returns what a request takes from a limit. The result has name and floor, and the
+// results of those functions that are not nil. If choose returns "", the request takes
+// nothing from the limit, and the Limit of the result is "".
 func Ask[R any](r R, name string, floor int64, choose, plan func(R) string, key func(R) (string, error), cost func(R) (int64, error)) (t dipwell.Take, err error) {
 	t = dipwell.Take{Limit: name, Key: dipwell.Shared, Cost: 1, Floor: floor}
 	if choose != nil {
@@ -53,7 +53,7 @@ func Ask[R any](r R, name string, floor int64, choose, plan func(R) string, key 
 	return t, err
 }
 
-// AskAll appends to list what a request takes from limits. ask is Ask for one of them.
+// AskAll appends to list what a request takes from several limits. ask is Ask for one limit.
 func AskAll[L any](list []dipwell.Take, limits []L, ask func(*L) (dipwell.Take, error)) ([]dipwell.Take, error) {
 	for i := range limits {
 		t, err := ask(&limits[i])
@@ -73,7 +73,7 @@ const NoWait time.Duration = -1
 
 // Decide takes from the limits, all or nothing, waiting at most bound, and sets d. If ttl is
 // not 0 and one of the limits is a concurrency limit, it holds them, and returns how long the
-// hold lives. observe may be nil. It does not allocate for one limit.
+// hold lives. observe may be nil. Decide does not allocate for a single limit.
 func Decide(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take, bound, ttl time.Duration, observe func(*dipwell.Decision, error, time.Duration)) (lives time.Duration, err error) {
 	start := time.Time{}
 	if observe != nil {
@@ -102,7 +102,7 @@ func Decide(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes 
 const cancelTimeout = 10 * time.Second
 
 // due waits until a call that a leaky bucket allowed with a delay is due, so that its
-// caller may act. It does not wait for a limit in shadow mode. If ctx ends first, the
+// caller may act. due does not wait for a limit in shadow mode. If ctx ends first, the
 // tokens are given back, and the error is the context's, or that of the Waiter of Proxied.
 func due(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision) error {
 	id, delay := d.Reservation, enforced(d)

@@ -9,7 +9,7 @@ import (
 // ParseAddr parses an address with or without a port, in brackets or not. An IPv4 address that
 // is written as IPv6 (::ffff:192.0.2.1) is the IPv4 address; a zone is left out.
 func ParseAddr(s string) (netip.Addr, error) {
-	if strings.IndexByte(s, ':') < 0 { // most are IPv4 without a port
+	if strings.IndexByte(s, ':') < 0 { // most addresses are IPv4 without a port
 		return netip.ParseAddr(s)
 	}
 	if ap, err := netip.ParseAddrPort(s); err == nil {
@@ -69,7 +69,7 @@ func (p Proxies) Client(near netip.Addr, lines []string) (netip.Addr, error) {
 			at := strings.LastIndexByte(rest, ',')
 			hop := strings.TrimSpace(rest[at+1:])
 			if rest, more = rest[:max(at, 0)], at >= 0; hop == "" && !more {
-				break // an empty line
+				break // the line is empty
 			}
 			a, err := ParseAddr(hop)
 			if err != nil {

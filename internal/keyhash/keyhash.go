@@ -143,8 +143,7 @@ func (s *Store) hashed(limit, key string) string {
 	return s.hasher.Hash(limit, key)
 }
 
-// The overrides of the inner store, set and ended by the caller's key. Lists contain
-// hashes.
+// The overrides of the inner store, set and ended by the caller's key. Lists contain hashes.
 type overrides struct {
 	store.Overrider
 	s *Store
@@ -168,7 +167,7 @@ func (o overrides) EndOverride(ctx context.Context, d *store.Definition, key str
 	return ended.WithKey(key), err
 }
 
-// A trail is the audit of the inner store, which contains hashes.
+// A trail is the audit of the inner store, with hashes in place of keys.
 type trail struct {
 	store.Auditor
 	s *Store
@@ -179,7 +178,8 @@ func (t trail) Record(ctx context.Context, e store.AuditEntry) error {
 	return t.Auditor.Record(ctx, e)
 }
 
-// topKeys are those of the inner store, or its minutes, which contain hashes.
+// topKeys is the list of top keys of the inner store, or its minutes, with hashes in place of
+// keys.
 type topKeys struct {
 	store.Auditor
 	s *Store
@@ -192,7 +192,7 @@ func (t topKeys) Record(ctx context.Context, e store.AuditEntry) (err error) {
 	return t.Auditor.Record(ctx, e)
 }
 
-// usage is that of the inner store, by hashes.
+// usage is the usage of the inner store, with hashes in place of keys.
 type usage struct {
 	store.UsageKeeper
 	s *Store
@@ -215,7 +215,7 @@ func (u usage) Usage(ctx context.Context, d *store.Definition, key string, from,
 }
 
 // Apply sends the batch with hashed keys, and then restores the keys. The ops of a
-// hold that is settled keep theirs.
+// hold that is settled keep the hashed keys.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	var array [store.MaxTakes]string
 	keys := array[:0]

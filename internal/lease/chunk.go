@@ -14,25 +14,25 @@ import (
 type chunk struct {
 	def          *store.Definition // the definition that decided the request
 	sent         int64             // ns on the monotonic clock, before the request was sent
-	taken        int64             // µs on the store's clock: when it decided the request
-	from, dies   int64             // ns on the monotonic clock: when its tokens may be used from, and until
-	early, late  int64             // ns on the wall clock: the same
-	size, most   int64             // tokens taken, and the cost of the largest call that may use them
+	taken        int64             // when the store decided the request, in µs on the store's clock
+	from, dies   int64             // from when and until when its tokens may be used, in ns on the monotonic clock
+	early, late  int64             // from and dies in ns on the wall clock
+	size, most   int64             // number of tokens taken, and the cost of the largest call that may use them
 	whole        int64             // tokens that were taken or already held
 	trip         int64             // ns from the request to its answer
-	low          int64             // when so many tokens are left, the next are requested: half, or what is used in a round trip
+	low          int64             // when so many tokens are left, the next are requested: half, or as many as are used in a round trip
 	remaining    int64             // tokens left in the store after the request
 	fullAt       int64             // when the store's bucket is full, in ns on the monotonic clock
 	keepsUnused  bool              // unused tokens must not be given back
 	stripes      bounded.Copies[stripe]
 	_            [64]byte
 	mu           sync.Mutex
-	pool         int64 // tokens that are in no stripe
+	pool         int64 // number of tokens that are in no stripe
 	since        int64 // ns: when calls began to take from it; guarded by the key's lock, as empty is
-	empty        bool  // a call found it used up
+	empty        bool  // a call found the chunk used up
 	counted      int64 // spent tokens that the key's demand includes
 	halved, gone bool
-	begins       Gate // opens at from; nil if no call waits for that; guarded as since
+	begins       Gate // gate that opens at the time from; nil if no call waits for that; guarded as since
 }
 
 // A stripe has a pair of cache lines to itself.
@@ -111,7 +111,7 @@ func (c *chunk) spent() int64 {
 	return n
 }
 
-// end takes what is left, so that no call gets tokens any more.
+// end takes what is left in the chunk, so that no call gets tokens any more.
 func (c *chunk) end() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 // expire that much earlier.
 type clock struct {
 	exact func() (mono, wall int64)
-	off   int64 // ns: the largest possible error of now
+	off   int64 // largest possible error of now, in ns
 	last  atomic.Pointer[reading]
 }
 
@@ -23,13 +23,13 @@ type reading struct {
 	mono, wall int64
 	count      uint64
 	pace       uint64 // length of a count, in 2^-32 ns; 0: unknown
-	most       uint64 // how many counts it may be used for
+	most       uint64 // for how many counts the reading may be used
 }
 
 const (
 	reliance = uint64(time.Millisecond)
 	mostOff  = int64(2 * time.Millisecond)
-	// For a counter of 1 to 6 GHz. Others are not used.
+	// These bounds are for a counter of 1 to 6 GHz. Other counters are not used.
 	fastest, slowest = uint64(1<<32) / 6, uint64(1 << 32)
 )
 
@@ -68,7 +68,7 @@ func (c *clock) read(last *reading, count uint64) (mono, wall int64) {
 	}
 	passed, counts := uint64(mono-last.mono), count-last.count
 	if last.count != 0 && passed < reliance/2 && last.most == 0 {
-		return mono, wall // too soon to measure
+		return mono, wall // too soon after the last reading to measure the pace
 	}
 	next := &reading{mono: mono, wall: wall, count: count}
 	if last.count != 0 && passed >= reliance/2 && passed <= uint64(time.Second) && counts < 1<<40 {

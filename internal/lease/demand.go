@@ -8,8 +8,8 @@ import "math"
 // whole lease.
 type demand struct {
 	began, last   int64   // ns
-	tokens, calls float64 // per ns, as of last
-	more          int64   // tokens since last
+	tokens, calls float64 // per ns, averaged up to last
+	more          int64   // tokens used since last
 	moreCalls     float64
 }
 

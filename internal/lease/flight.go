@@ -39,10 +39,10 @@ type flight struct {
 // A turn is a request for tokens, from its planning until its answer.
 type turn struct {
 	gate       Gate      // opens when the request is answered
-	at         int64     // ns: when it should be sent
+	at         int64     // when the request should be sent, in ns
 	sent, wall int64     // ns on both clocks: when it was sent; 0: not yet
 	chunk, n   int64     // size of the chunk, and number of tokens to request for it
-	check      *store.Op // a Check of one token more, sent with the request, if it was refused; otherwise nil
+	check      *store.Op // a Check of one token more that was sent with the request, if it was refused; otherwise nil
 }
 
 // learn keeps the answer of the Check that was sent with the request, if the store itself
@@ -120,10 +120,10 @@ func (s *Store) comes(ctx context.Context, k *key) (gate Gate, before *turn, req
 // said that there are none.
 //
 // Once the store has refused a call of the key, only one call at a time asks the store, for
-// as long as a lease lasts. The others wait for its answer. Then they take from a new lease
-// if there is one; otherwise the next of them asks. A refusal also answers the calls that
-// arrived before the refused call was sent and cost at least as much. A call waits for at
-// most two others, and for none after the store has failed.
+// as long as a lease lasts. Other calls wait for its answer. Then they take from a new
+// lease if there is one; otherwise the next of them asks. A refusal also answers the calls
+// that arrived before the refused call was sent and cost at least as much. A call waits for
+// at most two others, and for none after the store has failed.
 func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group, op *store.Op) error {
 	asked := op.Def
 	for range 2 {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	calls    = 20                 // calls in a lease from which on a key is leased; a chunk must also be for this many calls
+	calls    = 20                 // a key is leased from this many calls in a lease on; a chunk must also be for this many calls
 	spans    = 5                  // number of leases over which demand is averaged
 	requests = 4                  // largest number of requests in a lease
 	recheck  = int64(time.Second) // ns: how long a key with an override is not leased
@@ -31,7 +31,7 @@ type key struct {
 	turn      *turn  // the request that is planned or in flight; nil: none
 	waiting   int    // number of calls that wait for a turn that was not sent yet
 	notBefore int64  // ns: earliest time for the next request
-	spaced    int64  // ns: the same, as long as there are tokens
+	spaced    int64  // as notBefore, while there are tokens left
 	demand    demand
 	mean      float64 // tokens per call when the key was last not leased
 	remaining int64   // tokens left in the store, by its last answer
@@ -282,7 +282,7 @@ func (s *Store) answered(k *key, op *store.Op, err error) {
 		k.spaced = t.sent + t.space(d, op.Granted)
 	}
 	if !op.Allowed || op.Granted == 0 {
-		k.atLeast, k.refused = 0, true // otherwise others that ask for less would always be served first
+		k.atLeast, k.refused = 0, true // so that others that ask for less are not always served first
 		k.notBefore = max(k.notBefore, mono+min(op.Retry*1000, int64(d.Lease)))
 		return
 	}
@@ -312,7 +312,7 @@ func (s *Store) keep(k *key, c *chunk, mono int64) {
 			s.retire(k, old, mono)
 		}
 	}
-	s.after(time.Duration(c.dies-mono), func() { s.expire(k, c) }) // or a key without calls would never be idle
+	s.after(time.Duration(c.dies-mono), func() { s.expire(k, c) }) // otherwise a key without calls would never be idle
 }
 
 // advance replaces a chunk that is used up or dead by the next one. It returns the chunk
@@ -414,7 +414,7 @@ func (s *Store) giveBack(k *key, c *chunk, left int64) int64 {
 			return 0
 		}
 	}
-	op := store.Op{Verb: store.VerbCheck} // the store's clock and the deciding definition may have changed
+	op := store.Op{Verb: store.VerbCheck} // a Check tells the store's clock and the deciding definition, which may have changed
 	if !s.decide(ctx, k, c, &op) || overridden(&op) || op.Def.Number != c.def.Number || op.Source != store.SourceStore || op.Used == 0 {
 		return 0
 	}

@@ -91,7 +91,7 @@ type Store struct {
 	stripes int
 	table   table
 
-	ctx     context.Context //nolint:containedctx // of background requests; ended by Close
+	ctx     context.Context //nolint:containedctx // context of background requests; ended by Close
 	cancel  context.CancelFunc
 	mu      sync.Mutex
 	idle    sync.Cond // signals a change of working
@@ -228,7 +228,7 @@ func (s *Store) fromLease(k *key, g *store.Group, op *store.Op) bool {
 	return true
 }
 
-// quick is store.Abilities.Quick. Keys that it finds were checked before.
+// quick is store.Abilities.Quick. Keys that it finds have been checked before.
 func (s *Store) quick(d *store.Definition, name string, verb store.Verb, cost int64, _ bool) (a store.QuickAnswer, held *sync.Mutex, ok bool) {
 	if d.Lease == 0 || verb != store.VerbTake || cost < 1 || !leased(d) {
 		return

@@ -8,7 +8,8 @@ import (
 )
 
 // The functions of this file read what people write for rates, numbers and lengths of time,
-// so that an error can say what to write. They return "" for what they cannot read.
+// so that an error can say what to write. The functions return "" for texts that they cannot
+// read.
 
 // words are what people write for units.
 var words = map[string]string{
@@ -43,7 +44,7 @@ func Rewrite(s string) string {
 		return ""
 	}
 	if text := strconv.FormatInt(n, 10) + unit; of == 1 {
-		if text == s { // Parse, which calls this function for its error, cannot read it
+		if text == s { // Parse, which calls this function for its error, cannot read such a text
 			return ""
 		}
 		if _, err = Parse(text); err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Calendar periods. They are markers, not lengths: 3*Month is a quarter.
+// Calendar periods. Calendar periods are markers, not lengths: 3*Month is a quarter.
 const (
 	Month time.Duration = -1
 	Year                = 12 * Month

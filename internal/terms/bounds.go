@@ -24,14 +24,14 @@ const (
 	DefaultHoldTTL = 24 * time.Hour
 
 	// MaxRecords bounds the live records of a key: its delayed reservations, and the parts of
-	// live holds on it, also those that took nothing. Without it one key could fill a store.
-	// MaxWaiting bounds the delayed reservations among them, because giving a record back
-	// looks at each of them. The SQL and Lua of the stores have the same numbers.
+	// live holds on it, also those that took nothing. Without this bound one key could fill a
+	// store. MaxWaiting bounds the delayed reservations among them, because giving a record
+	// back looks at each of them. The SQL and Lua of the stores have the same numbers.
 	MaxRecords = 10_000
 	MaxWaiting = 4096
 )
 
-// OneKey is what is wrong with the key of an override that has a *.
+// OneKey says what is wrong with the key of an override that has a *.
 const OneKey = "has a *, but an override is for one key: there are no patterns; a plan is for many"
 
 // WrongNote says what is wrong with a note, or "". PostgreSQL keeps no NUL in text.

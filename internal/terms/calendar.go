@@ -16,7 +16,7 @@ type Calendar struct {
 	Location *time.Location
 	Days     int64 // 1, 7 or 14 when the unit is days, else 0
 	Months   int64 // months in the unit, else 0
-	Clock    int64 // seconds after the beginning of the unit, as if each month had 31 days: on those that it has not, its last day
+	Clock    int64 // seconds after the beginning of the unit, as if each month had 31 days: in a shorter month, on its last day
 
 	last atomic.Pointer[window]
 }
@@ -36,13 +36,13 @@ func (c *Calendar) Tick(x int64) int64 {
 	for c.Boundary(k+1) <= x {
 		k++
 	}
-	if w := c.last.Load(); w == nil || k > w.tick { // an old row's window must not replace it
+	if w := c.last.Load(); w == nil || k > w.tick { // the window of an old row must not replace it
 		c.last.Store(&window{k, c.Boundary(k), c.Boundary(k + 1)})
 	}
 	return k
 }
 
-// guess returns the number of the unit that has t's date.
+// guess returns the number of the day, week or month in which t lies.
 func (c *Calendar) guess(t time.Time) int64 {
 	y, m, d := t.Date()
 	if c.Months > 0 {
