@@ -16,8 +16,8 @@ const (
 	OwnerSQL  = "sql"  // dipwell.define
 )
 
-// OwnerCallSite is the owner for a call that defines a limit on first use. It never changes a
-// limit that exists. Stores keep its limits with the owner Code.
+// OwnerCallSite is the owner for a call that defines a limit on first use. A call site never
+// changes an existing limit. Limits that a call site defines are stored with the owner Code.
 const OwnerCallSite = "call site"
 
 // OwnerMain is the owner of a configuration file that names none.
@@ -27,8 +27,8 @@ const OwnerMain = "main"
 // stores keep: "file" or "file:NAME", then the revision and the digest of the
 // file that defined the limit last.
 type FileOwner struct {
-	Name     string // the file's owner setting; "" is Main
-	Revision int64  // 0 if the file has none
+	Name     string // the setting owner of the file; "" is Main
+	Revision int64  // revision of the file; 0 if it has none
 	Digest   string // of the file's bytes other than spaces; "" if unknown
 }
 
@@ -54,7 +54,7 @@ func ParseFileOwner(owner string) (f FileOwner, ok bool) {
 		f.Name = OwnerMain
 	}
 	revision, digest, _ := strings.Cut(state, " ")
-	f.Revision, _ = strconv.ParseInt(revision, 10, 64) // older programs wrote none
+	f.Revision, _ = strconv.ParseInt(revision, 10, 64) // older programs wrote no number
 	f.Digest = digest
 	return f, true
 }

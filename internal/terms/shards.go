@@ -7,12 +7,12 @@ import "fmt"
 // a key follow each other, unless a key contains it.
 const shardMark = "\x01"
 
-// ShardSuffix is how many bytes the key of a row is longer than its key, if the limit has
-// shards.
+// ShardSuffix is by how many bytes the key of a row is longer than the caller's key, if
+// the limit has shards.
 const ShardSuffix = 3
 
-// RowKeys returns the keys of the rows that a key has. All rows of a limit with shards have
-// keys of the same form, so that no two keys share one.
+// RowKeys returns the keys of the rows that belong to a key. All rows of a limit with
+// shards have keys of the same form, so that two keys never share a row.
 func RowKeys(shards int64, key string) []string {
 	if shards < 2 {
 		return []string{key}
@@ -25,7 +25,8 @@ func RowKeys(shards int64, key string) []string {
 }
 
 // KeyOfRow returns the key that a row belongs to, and the row's number. If the limit has no
-// shards, or the row is of a version with others, it returns the key of the row and -1.
+// shards, or the row is of a version with another number of them, it returns the key of the
+// row and -1.
 func KeyOfRow(shards int64, row string) (key string, i int64) {
 	n := len(row) - ShardSuffix
 	if shards < 2 || n < 0 || row[n:n+1] != shardMark {
@@ -38,5 +39,6 @@ func KeyOfRow(shards int64, row string) (key string, i int64) {
 	return row[:n], i
 }
 
-// AfterRows returns a text that follows the rows of a key, and precedes those of the next.
+// AfterRows returns a text that sorts after the rows of a key and before those of the next
+// key.
 func AfterRows(key string) string { return key + shardMark + ":" }

@@ -31,9 +31,9 @@ func Nearest(wrote string, names []string) string {
 	return "; did you mean " + at + "?"
 }
 
-// Unknown returns why set knows no setting of this name, or "". set is a method such as
-// Limit.Set of a value that nobody needs. It reports an unknown name whatever the value, so
-// that a misspelt name is reported as such even if its value has another kind.
+// Unknown returns why set knows no setting of a name, or "". set is a method such as
+// Limit.Set of a value that is then thrown away. Unknown reports an unknown name whatever the
+// value, so that a misspelt name is reported as such even if its value has the wrong kind.
 func Unknown(set func(name, value string) error, name string) string {
 	if err := set(name, ""); err != nil {
 		if reason := strings.TrimPrefix(err.Error(), name+": "); strings.HasPrefix(reason, "unknown setting") {

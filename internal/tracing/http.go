@@ -13,7 +13,7 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 )
 
-// quiet are paths that are polled. They get no spans.
+// quiet are paths that are polled. Requests of these paths get no spans.
 var quiet = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true, "/healthcheck": true}
 
 // HTTP returns a handler that makes a span for each request and passes its context
@@ -69,7 +69,7 @@ func (w *statusWriter) WriteHeader(status int) {
 // Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// GRPC makes a span of each call.
+// GRPC makes a span for each call.
 func (t *Tracer) GRPC() grpc.ServerOption {
 	return grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(t.carrier)))
 }

@@ -40,7 +40,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if len(g.Ops) == 1 {
 		span.SetAttributes(s.tracer.about(&g.Ops[0])...)
 	} else {
-		for i := range g.Ops { // as events, because a span has one value for each attribute
+		for i := range g.Ops { // recorded as events, because a span has one value for each attribute
 			span.AddEvent(g.Ops[i].Verb.String(), trace.WithAttributes(s.tracer.about(&g.Ops[i])...))
 		}
 	}
@@ -49,7 +49,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		failed = g.Err
 	}
 	if failed != nil {
-		span.SetStatus(codes.Error, "the store could not decide") // not the error's text, which may contain an address
+		span.SetStatus(codes.Error, "the store could not decide") // without the error's text, which may contain an address
 	} else {
 		span.SetAttributes(attribute.Bool("dipwell.allowed", g.Allowed || g.Cancel))
 	}

@@ -1,8 +1,8 @@
-// Package tracing sends OpenTelemetry spans of calls and of the store's work for them. It
-// costs nothing until it is started.
+// Package tracing sends OpenTelemetry spans of calls and of the store's work for them.
+// Tracing costs nothing until it is started.
 //
-// Spans carry limits, verbs and results. They have only the beginning of a hash of each
-// key, and neither queries nor addresses of requests.
+// Spans carry limits, verbs and results. Spans have only the beginning of a hash of
+// each key, and neither queries nor addresses of requests.
 package tracing
 
 import (
@@ -26,8 +26,8 @@ import (
 // Config configures a Tracer.
 type Config struct {
 	Endpoint string                         // base URL of an OTLP/HTTP collector; default the OTEL_EXPORTER_OTLP_… variables
-	Version  string                         // of this program
-	Redact   func(limit, key string) string // returns what a span has of a key; nil for nothing
+	Version  string                         // version of this program
+	Redact   func(limit, key string) string // returns the text that a span has in place of a key; nil for none
 	OnError  func(error)                    // if set, called when spans cannot be sent
 }
 
@@ -82,7 +82,7 @@ func Start(ctx context.Context, c Config) (*Tracer, error) {
 	return t, nil
 }
 
-// CheckEndpoint returns the error of Start for an invalid endpoint.
+// CheckEndpoint returns the error that Start would return for an invalid endpoint.
 func CheckEndpoint(endpoint string) error {
 	_, err := collector(endpoint)
 	return err
@@ -93,7 +93,7 @@ func CheckEndpoint(endpoint string) error {
 func collector(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		if at := strings.LastIndexByte(endpoint, '@'); at >= 0 { // a password may be before it
+		if at := strings.LastIndexByte(endpoint, '@'); at >= 0 { // a password may stand before the @
 			endpoint = "..." + endpoint[at:]
 		}
 		return "", fmt.Errorf("otlp_endpoint: %q is not a URL such as http://127.0.0.1:4318", endpoint)

@@ -22,13 +22,13 @@ import (
 //go:embed page
 var files embed.FS
 
-// built is internal/ui/built, which has the files that build.sh writes, or
-// not: git has none of them.
+// built is the directory internal/ui/built, which may have the files that
+// build.sh writes: git has none of them.
 //
 //go:embed built
 var built embed.FS
 
-// engine is where the two compiled files are read from. Tests compile their own.
+// engine is where the two compiled files are read from. Tests compile these files themselves.
 var engine fs.FS = built
 
 // policy lets the page load its own files and call its own service, and nothing else. Text
@@ -36,7 +36,7 @@ var engine fs.FS = built
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// workerPolicy is that of the worker, which alone may run WebAssembly.
+// workerPolicy is the policy of the worker, which alone may run WebAssembly.
 var workerPolicy = strings.Replace(policy, "script-src 'self'", "script-src 'self' 'wasm-unsafe-eval'", 1)
 
 // policies are the policies that differ from the default. The views with a worker allow a
@@ -60,7 +60,7 @@ var pages = sync.OnceValue(func() map[string]file { return read(engine) })
 func read(engine fs.FS) map[string]file {
 	all := map[string]file{}
 	for dir, fsys := range map[string]fs.FS{"page": files, "built": engine} {
-		_ = fs.WalkDir(fsys, dir, func(name string, e fs.DirEntry, err error) error { // an embedded file can be read
+		_ = fs.WalkDir(fsys, dir, func(name string, e fs.DirEntry, err error) error { // the error is nil, because an embedded file can always be read
 			if err != nil || e.IsDir() || path.Ext(name) == ".md" {
 				return err
 			}
@@ -80,7 +80,7 @@ func newFile(content []byte) file {
 	return file{content, `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}
 }
 
-// views are addresses that do not end in the name of a file.
+// views are addresses of the page that do not end in the name of a file.
 var views = map[string]string{"/ui/": "/ui/index.html", "/ui/playground": "/ui/playground.html", "/ui/what-if": "/ui/what-if.html"}
 
 // types are the media types of the files, which must not depend on the machine.

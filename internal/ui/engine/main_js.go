@@ -30,7 +30,7 @@ func main() {
 func function(f func(args []js.Value) (any, error)) js.Func {
 	return js.FuncOf(func(_ js.Value, args []js.Value) (text any) {
 		defer func() {
-			if r := recover(); r != nil { // else the program ends, and answers nothing any more
+			if r := recover(); r != nil { // otherwise the program would end, and answer nothing any more
 				text = encode(nil, fmt.Errorf("internal error: %v", r))
 			}
 		}()
@@ -63,7 +63,7 @@ func play(args []js.Value) (any, error) {
 	return replay.Play(s)
 }
 
-// candidate is what a replay needs besides the log.
+// candidate has the settings of a replay other than the log.
 type candidate struct {
 	Limit   string   `json:"limit"`
 	By      string   `json:"by"`
