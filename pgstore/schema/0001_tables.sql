@@ -72,8 +72,8 @@ create table dipwell.versions (
     primary key (limit_id, number)
 );
 
--- Nothing that changes is indexed, and pages keep room: so updates stay within
--- their page and leave the index alone.
+-- No column that changes is indexed, and pages keep free room, so updates stay
+-- within their page and do not touch the index.
 create /*unlogged*/ table dipwell.buckets (
     used     bigint not null,
     ts       bigint not null,
@@ -104,7 +104,7 @@ create /*unlogged*/ table dipwell.reservations (
 create index on dipwell.reservations (limit_id, key);
 create index on dipwell.reservations (due);
 
--- Each change adds a row, and so waits for no other one.
+-- Each change of a limit adds a row here, and so does not wait for another change.
 create table dipwell.revision (
     id bigint generated always as identity primary key,
     n  bigint not null
@@ -133,7 +133,7 @@ create table dipwell.plans (
     foreign key (limit_id, version) references dipwell.versions on delete cascade
 );
 
--- Logged, whatever buckets is.
+-- This table is logged, even if buckets is not.
 create table dipwell.key_overrides (
     limit_id   int not null references dipwell.limits on delete cascade,
     key        text collate "C" not null,
@@ -181,8 +181,8 @@ create /*unlogged*/ table dipwell.hold_parts (
     till     bigint not null,
     primary key (id, part)
 ) with (vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
--- By till, which is due while the row is live: a plan made while the table was small would
--- look for due in the index by due alone.
+-- The index begins with till, which equals due while the row is live: a plan made while
+-- the table was small would look for due in an index by due alone.
 create index on dipwell.hold_parts (limit_id, key, till) where live;
 create index on dipwell.hold_parts (limit_id, key, number) where free and not settled;
 create index on dipwell.hold_parts (due);

@@ -1,5 +1,5 @@
--- Removes the schema with everything in it. Objects of others that depend on it
--- are an error, and then nothing is removed.
+-- Removes the schema with everything in it. If objects of others depend on it,
+-- that is an error, and nothing is removed.
 do $$
 begin
     if exists (select from pg_extension where extname = 'pg_cron') then

@@ -6,7 +6,7 @@
 -- others create those of the current version. Schema dipwell has what users need,
 -- dipwell_internal the rest.
 
--- Current grants on our functions, for 5_roles.sql to restore.
+-- The grants on dipwell's functions now, for 5_roles.sql to restore.
 create temporary table dipwell_grants as
     select distinct p.pronamespace as home, p.proname as name, a.grantee
     from pg_proc p, aclexplode(p.proacl) a

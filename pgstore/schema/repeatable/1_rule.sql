@@ -1,8 +1,8 @@
 
 -- == Arithmetic: what a rate gives back, by ticks and by calendars
 
--- Inlined by the planner. The operator has exactly these types, so that views that call it
--- find no other one in the search path.
+-- The planner inlines this function. The operator has exactly these argument types, so
+-- that views that call the function find no other operator in the search path.
 create function dipwell_internal.now_us() returns bigint language sql volatile as
 $$ select (date_part('epoch', clock_timestamp()) * 1000000::float8)::bigint $$;
 
@@ -10,7 +10,7 @@ $$ select (date_part('epoch', clock_timestamp()) * 1000000::float8)::bigint $$;
 create function dipwell_internal.may_set_clock() returns boolean language sql stable as
 $$ select pg_has_role(session_user, n.nspowner, 'member') from pg_namespace n where n.nspname = 'dipwell_internal' $$;
 
--- The time at, but not later than the clock unless the login may set it.
+-- The time at, but not later than the clock unless the login may set the time.
 create function dipwell_internal.past(at bigint) returns bigint language sql volatile as
 $$ select case when dipwell_internal.may_set_clock() then at else least(at, dipwell_internal.now_us()) end $$;
 
@@ -32,9 +32,9 @@ create function dipwell_internal.plain_used(used bigint, ts bigint, n bigint, ev
 returns bigint language sql immutable as
 $$ select greatest(used - least((greatest(n, ts) - grid) / every - (ts - grid) / every, ticks) * add, 0) $$;
 
--- The time from n until units have come back to a row of a plain limit that was stepped to t.
--- In two parts that are each below 2^53 µs, because an exact product with an interval needs
--- that.
+-- The time from n until the given units have come back to a row of a plain limit that was
+-- stepped to t. The result is computed in two parts, each below 2^53 µs, because an exact
+-- product with an interval needs that.
 create function dipwell_internal.plain_wait(units bigint, t bigint, n bigint, every bigint, add bigint, grid bigint)
 returns interval language sql immutable as
 $$ select ((t - grid) / every * every + grid - n) * interval '1 microsecond' + ((units + add - 1) / add * every) * interval '1 microsecond' $$;
@@ -51,8 +51,8 @@ $$ select date_part('epoch', (timestamptz 'epoch' + x * interval '1 second') at 
         when 'EET' then 'Europe/Athens' when 'WET' then 'Europe/Lisbon' else zone end)::bigint - x $$;
 
 -- The first Unix second at which the clock of a zone shows wall or later. wall is in seconds,
--- as if the clock were UTC. AT TIME ZONE would return the later one if there are two, and a
--- time after the gap if the clock skips wall.
+-- as if the clock were UTC. AT TIME ZONE would return the later such second if there are two,
+-- and a time after the gap if the clock skips wall.
 create function dipwell_internal.first_at(zone text, wall bigint) returns bigint language plpgsql stable as $$
 declare
     before bigint;
@@ -126,18 +126,18 @@ begin
 end $$;
 
 -- The ts of a row that was stepped from ts to t and has used units: t, or the beginning of
--- the window if that begins with a call.
+-- its window if windows begin with a call.
 create function dipwell_internal.written_at(r dipwell.versions, used bigint, ts bigint, t bigint) returns bigint language sql immutable as
 $$ select case when r.origin < 0 and used > 0 then t - (t - ts) % r.every else t end $$;
 
--- How many of the units that are used at t count. The units of a sliding window are the
--- tokens of the present window, and 2^26 times those of the window before.
+-- How many of the units in use at t count against the limit. The units of a sliding
+-- window are the tokens of the present window, and 2^26 times those of the window before.
 create function dipwell_internal.counted(r dipwell.versions, used bigint, t bigint, up boolean) returns bigint language sql immutable as
 $$ select case when r.sliding then (used & 67108863) + ((used >> 26) * (1000 - 1000 * (t - r.origin - dipwell_internal.floor_div(t - r.origin, r.every) * r.every) / r.every)
     + case when up then 999 else 0 end) / 1000 else used end $$;
 
--- The µs from the beginning of a sliding window to the first time, in it or one of the next
--- two, at which at most so many tokens count.
+-- The µs from the beginning of a sliding window to the first time, in it or in one of the
+-- next two, at which at most the given number of tokens counts.
 create function dipwell_internal.slide_to(used bigint, most bigint, every bigint) returns bigint language sql immutable as $$
     select coalesce(min(w.at), 2 * every) from (values (0::bigint, used >> 26, used & 67108863), (every, used & 67108863, 0::bigint)) h (start, prev, cur)
     cross join lateral (select h.start + ((1000 - least(1000, ((most - h.cur + 1) * 1000 - 1) / nullif(h.prev, 0))) * every + 999) / 1000 as at) w
@@ -159,7 +159,8 @@ begin
         else dipwell_internal.floor_div(t - r.origin, r.every) * r.every + r.origin + dipwell_internal.slide_to(used, r.cap - need, r.every) - n end;
 end $$;
 
--- The µs from n to the tick at which units have come back, for a row that was stepped to t.
+-- The µs from n to the tick at which the given units have come back, for a row that was
+-- stepped to t.
 create function dipwell_internal.wait(r dipwell.versions, units bigint, t bigint, n bigint) returns bigint language plpgsql stable as $$
 begin
     if r.sliding then -- all of them
@@ -226,7 +227,7 @@ $$ select case when was.sliding and r.sliding and was.every = r.every and was.sp
     else dipwell_internal.convert_used(dipwell_internal.counted(was, used, t, true), was, r) end $$;
 
 -- The largest charge of a key that the rule decides, in tokens: that of the rule, of the
--- limit or of one of its plans. The charge does not name a plan.
+-- limit or of one of its plans. A charge does not name a plan.
 create function dipwell_internal.most_charge(r dipwell.versions) returns bigint language sql stable as
 $$ select greatest(r.max_charge, (select max((p.rule).max_charge) from dipwell.limits l join dipwell.plans p on p.limit_id = l.id and p.version = l.version where l.id = r.limit_id),
     (select v.max_charge from dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version where l.id = r.limit_id)) $$;

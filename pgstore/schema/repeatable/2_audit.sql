@@ -4,9 +4,9 @@
 create function dipwell_internal.audit_id(at bigint, n bigint) returns text language sql immutable as
 $$ select lpad(to_hex(at), 14, '0') || lpad(to_hex(n), 8, '0') $$;
 
--- Adds an entry to audit and deletes those older than 400 days. Only age deletes entries,
--- whatever their number: otherwise whoever may add some could delete all others. Entries that
--- another transaction is deleting are left to it, so that no call waits for another
+-- Adds an entry to audit and deletes those older than 400 days. Entries are deleted only by
+-- age, whatever their number: otherwise whoever may add some could delete all others. Entries
+-- that another transaction is deleting are left to it, so that no call waits for another
 -- transaction.
 create function dipwell_internal.record_change(who text, action text, limit_name text, key text, what text, note text, at bigint default null) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$

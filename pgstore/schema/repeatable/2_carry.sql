@@ -14,16 +14,16 @@ create function dipwell_internal.same_rule(a dipwell.versions, b dipwell.version
 $$ select (a.unit, a.every, a.add, a.cap, a.origin, a.burst, a.debt, a.most, a.max_charge, a.max_used, a.leaky, a.spread, a.sliding, a.months, a.days, a.clock, a.zone)
     = (b.unit, b.every, b.add, b.cap, b.origin, b.burst, b.debt, b.most, b.max_charge, b.max_used, b.leaky, b.spread, b.sliding, b.months, b.days, b.clock, b.zone) $$;
 
--- The version of a number that is not an override's.
+-- The version in a number that is not an override's.
 create function dipwell_internal.version_of(number int) returns int language sql immutable as
 $$ select number & 1048575 $$;
 
--- buckets.version of a row that a rule has decided. Plans of a sliding window count in the
--- same way, so its rows stay under the limit.
+-- The value of buckets.version for a row that a rule has decided. Plans of a sliding
+-- window count in the same way, so its rows stay under the limit.
 create function dipwell_internal.row_number(r dipwell.versions) returns int language sql immutable as
 $$ select case when r.sliding and r.number > 0 then r.number & 1048575 else r.number end $$;
 
--- buckets.version of the rows that an override decides.
+-- The value of buckets.version for rows that an override decides.
 create function dipwell_internal.override_number(id int) returns int language sql immutable as
 $$ select (id::bigint - 2147483648)::int $$;
 
@@ -38,7 +38,7 @@ begin
         message = format('%s: limit %s has no plan "%s"', field, l.name, plan_name);
 end $$;
 
--- The plan that a call names, which must exist, or without a name the limit itself.
+-- The plan that a call names, which must exist, or if it names none, the limit itself.
 create function dipwell_internal.asked_definition(l dipwell.limits, plan_name text, field text) returns dipwell_internal.definition language plpgsql stable as $$
 declare
     d dipwell_internal.definition := dipwell_internal.base_definition(l);
@@ -68,7 +68,7 @@ begin
         when 'children' then format('%s: calls of the children of limit %s choose its plan %s; those of its own may not name it', field, l.name, plan_name) end);
 end $$;
 
--- The standing override under one that ends, or null.
+-- The standing override under a temporary one, or null.
 create function dipwell_internal.under_of(o dipwell.key_overrides) returns dipwell.key_overrides language sql stable as
 $$ select u.* from jsonb_populate_record(null::dipwell.key_overrides, o.under) u where o.under is not null $$;
 
@@ -78,7 +78,7 @@ begin
     return case when o.until <= t then dipwell_internal.under_of(o) else o end;
 end $$;
 
--- Which of the overrides of a key rows with a number are under, or null.
+-- The override of a key under which rows with a given number are, or null.
 create function dipwell_internal.named_override(o dipwell.key_overrides, number int) returns dipwell.key_overrides language plpgsql stable as $$
 begin
     if dipwell_internal.override_number(o.id) <> number then
@@ -87,7 +87,7 @@ begin
     return case when dipwell_internal.override_number(o.id) = number then o end;
 end $$;
 
--- Whether an override is a block that a refusal began. False for null.
+-- Whether an override is a block that a refusal began. The result is false for null.
 create function dipwell_internal.automatic(o dipwell.key_overrides) returns boolean language sql immutable as
 $$ select o.until is not null and num_nonnulls(o.plan, o.rate, o.per, o.burst) = 0 $$;
 
@@ -139,8 +139,8 @@ begin
 end $$;
 
 -- An override at a version of its limit, by default the present one, with another id if it was
--- of an older one (one more could be the old id of the other layer); and the same of the one
--- under it.
+-- of an older one (one more could be the old id of the other layer); the override under it is
+-- treated in the same way.
 create function dipwell_internal.renewed(l dipwell.limits, o dipwell.key_overrides, number int default null) returns dipwell.key_overrides language plpgsql stable as $$
 begin
     if o.id is not null and o.version <> coalesce(renewed.number, l.version) then
@@ -164,7 +164,7 @@ begin
     return (r, coalesce(o.mode, l.mode), o.plan, null::bigint);
 end $$;
 
--- What decides a call after the end of the override o.
+-- The definition that decides a call after the end of the override o.
 create function dipwell_internal.next_definition(l dipwell.limits, o dipwell.key_overrides, asked dipwell_internal.definition) returns dipwell_internal.definition language plpgsql stable as $$
 begin
     return case when o.under is null then asked else dipwell_internal.override_definition(l, dipwell_internal.under_of(o)) end;
@@ -284,14 +284,14 @@ begin
     end if;
 end $$;
 
--- The ts of a row of which so many units are used when it is converted at a time. A window
+-- The ts of a row that has the given used units when it is converted at a time. A window
 -- that began with a call goes on.
 create function dipwell_internal.carried_at(was dipwell.versions, r dipwell.versions, used bigint, ts bigint, at bigint) returns bigint language sql immutable as
 $$ select case when r.origin < 0 and was.every = r.every then dipwell_internal.written_at(was, used, ts, at) else at end $$;
 
 -- Converts a row to the present version and the definition target. It steps the row under
--- each definition up to its end. A row of a definition that is gone becomes full. The row
--- must not be of a later version than l, and has no records: see brought.
+-- each definition up to its end. If the definition of a row is gone, the row becomes
+-- full. The row must not be of a later version than l, and has no records: see brought.
 create function dipwell_internal.carry(l dipwell.limits, o dipwell.key_overrides, key text, number int, target int, n bigint,
     inout used bigint, inout ts bigint) language plpgsql stable as $$
 declare
@@ -320,8 +320,8 @@ begin
 end $$;
 
 -- Deletes the override of a key that has ended, and compiles the one that is left for version
--- number. With the rights of the owner: a service may decide under overrides, and not change
--- them.
+-- number. The function has the rights of the owner: a service may decide under overrides, but
+-- not change them.
 create function dipwell_internal.keep_override(lim int, of_key text, number int, n bigint) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare

@@ -172,8 +172,8 @@ begin
     return a;
 end $$;
 
--- When a refused call of a concurrency limit will be allowed, in µs from n, because holds or
--- the override end.
+-- When a refused call of a concurrency limit will be allowed, because holds or the override
+-- end, in µs from n.
 create function dipwell_internal.retry_of_holds(l dipwell.limits, o dipwell.key_overrides, asked dipwell_internal.definition, of_key text,
     a dipwell_internal.answer, need bigint, n bigint, out never boolean, out retry bigint) language plpgsql stable as $$
 declare
@@ -195,8 +195,8 @@ begin
     retry := coalesce(retry, 0);
 end $$;
 
--- Whether an answer of a limit with a block begins one. max_delay is that of a wait, whose
--- attempts begin none.
+-- Whether an answer of a limit with a block begins a block. max_delay is that of a wait,
+-- whose attempts begin none.
 create function dipwell_internal.ran_out(verb int, cost bigint, max_delay bigint, a dipwell_internal.answer) returns boolean language sql immutable as $$
     select not a.allowed and not a.never and verb in (0, 2, 3) and cost > 0 and max_delay is null and (a.override).until is null
         and a.used > (a.rule).cap + case when (a.rule).leaky and verb <> 2 then (a.rule).debt else 0 end - cost::numeric * (a.rule).unit -- without the floor
@@ -262,8 +262,8 @@ begin
                     where y.limit_id = limit_ids[i] and y.key = keys[i] for update;
                 bs[i] := b;
                 exit when found;
-                -- With the charge that was decided without a lock, so that the row is
-                -- written once.
+                -- The charge that was decided without a lock is included, so that the
+                -- row is written once.
                 bs[i] := (0, -9007199254740991, null, null, null, null, 0, null)::dipwell.buckets;
                 n := coalesce(born, at, dipwell_internal.now_us());
                 insert into dipwell.buckets (used, ts, limit_id, version, key)
@@ -457,7 +457,7 @@ begin
 end $$;
 
 -- Raises an error if a row is of a later version than its limit as this transaction sees it.
--- It is if the snapshot of the transaction is older than the change of the limit.
+-- That happens if the snapshot of the transaction is older than the change of the limit.
 create function dipwell_internal.check_version(l dipwell.limits, version int) returns void language plpgsql as $$
 begin
     if version > l.version then
@@ -466,9 +466,9 @@ begin
     end if;
 end $$;
 
--- Gives the tables buckets and hold_parts some pages, so that plans use their indexes. While
--- a table has no pages, the planner considers a sequential scan the cheapest way to a key,
--- and sessions keep that plan while the table fills. Vacuum keeps them (vacuum_truncate).
+-- Gives the tables buckets and hold_parts some pages, so that plans use their indexes. While a
+-- table has no pages, the planner considers a sequential scan the cheapest way to a key, and
+-- sessions keep that plan while the table fills. Vacuum keeps these pages (vacuum_truncate).
 create function dipwell_internal.make_room() returns void language plpgsql volatile as $$
 begin
     insert into dipwell.buckets (used, ts, limit_id, version, key)

@@ -2,8 +2,8 @@
 -- == Records that give tokens back
 
 -- The lows of a row are an array: mark, next, the number of live holds, 1 if the key has
--- other records, and for each entry its number and used. A row has the last used in a column
--- of its own, low, so that a call that charges it can lower it without a look at the others.
+-- other records, and for each entry its number and used. The last used is in a column of its
+-- own, low, so that a call that charges the row can lower it without reading the others.
 
 -- When the first live record of a key ends; null if it has none.
 create function dipwell_internal.next_due(lim int, of_key text) returns bigint language plpgsql volatile as $$
@@ -62,8 +62,8 @@ begin
     return lows;
 end $$;
 
--- Takes units off every low from the one that covers a record on, and returns those taken off
--- the last.
+-- Takes units off every low from the one that covers a record on, and returns how many were
+-- taken off the last.
 create function dipwell_internal.lows_lower(inout lows bigint[], number bigint, inout units bigint) language plpgsql immutable as $$
 declare
     first int := dipwell_internal.lows_cover(lows, number);
@@ -164,7 +164,7 @@ end $$;
 create function dipwell_internal.in_units(units bigint, was bigint, unit bigint) returns bigint language sql immutable as
 $$ select case when was = unit then units when units is not null then dipwell_internal.mul_div(units, unit, was, false) end $$;
 
--- The lows of a row that was converted to used units of r.
+-- The lows of a row that was converted to used units under the rule r.
 create function dipwell_internal.lows_convert(lows bigint[], was dipwell.versions, r dipwell.versions, used bigint) returns bigint[] language plpgsql immutable strict as $$
 begin
     if used >= r.max_used then -- the row may have been clipped
@@ -176,7 +176,7 @@ begin
     return dipwell_internal.lows_rise(lows);
 end $$;
 
--- Converts a row, of which used is that of the time at, and its records to the next rule.
+-- Converts a row, with the units used at the time at, and its records to the next rule.
 create function dipwell_internal.books_convert(inout k dipwell_internal.books, was dipwell.versions, r dipwell.versions, at bigint) language plpgsql stable as $$
 begin
     k.ts := dipwell_internal.carried_at(was, r, k.used, k.ts, at);
@@ -194,7 +194,8 @@ begin
     k.lows := case when not r.sliding then dipwell_internal.lows_convert(k.lows, was, r, k.used) end; -- nothing can be given back to it
 end $$;
 
--- Drops what is withheld for no reservation any more, and the lows if no live record is left.
+-- Drops units that are withheld for a reservation that is gone, and the lows if no live record
+-- is left.
 create function dipwell_internal.books_retire(inout k dipwell_internal.books, lim int, of_key text, t bigint) language plpgsql stable as $$
 declare
     newest bigint := (select max(x.number) from unnest(k.waits) x where x.slack is not null);
@@ -206,8 +207,8 @@ begin
     end if;
 end $$;
 
--- Gives back units of a record, and what others withhold, the newest first. Units that a
--- waiting reservation needs are withheld.
+-- Gives back units of a record, and units that other records withhold, the newest first.
+-- Units that a waiting reservation needs are withheld.
 create function dipwell_internal.books_give(inout k dipwell_internal.books, number bigint, units bigint, unit bigint) language plpgsql stable as $$
 declare
     whole bigint := dipwell_internal.in_units(units, unit, (k.rule).unit);
@@ -276,8 +277,8 @@ begin
 end $$;
 
 -- A row converted to its own definition at the present version, without what has ended at n.
--- It changes nothing. What has ended when a version or an override began or ended is ended
--- before the row is converted.
+-- The function changes nothing. Records that ended before a version or an override began or
+-- ended are ended before the row is converted.
 create function dipwell_internal.brought(l dipwell.limits, o dipwell.key_overrides, b dipwell.buckets, n bigint) returns dipwell_internal.books language plpgsql stable as $$
 declare
     k dipwell_internal.books;
@@ -379,7 +380,7 @@ begin
     return k;
 end $$;
 
--- Gives back a record of a key: a reservation's, or with of_hold that of a hold.
+-- Gives back a record of a key: a reservation's, or with of_hold a hold's.
 create function dipwell_internal.give_back_part(lim int, of_key text, of_number bigint, of_mark bigint, units bigint, unit bigint, n bigint, of_hold boolean) returns void
 language plpgsql volatile as $$
 declare
@@ -402,7 +403,7 @@ begin
     perform dipwell_internal.store_books(lim, of_key, k, n);
 end $$;
 
--- Cancels a reservation before it is due. Returns false if there is none.
+-- Cancels a reservation before it is due. Returns false if there is no such reservation.
 create function dipwell_internal.give_back(reservation uuid, at bigint default null) returns boolean
 language plpgsql volatile set enable_seqscan = off as $$
 declare

@@ -12,7 +12,7 @@ end $$;
 
 -- How many units a hold gives back, and the lows of the row after it. Each expression is
 -- prepared again in each transaction, which costs more than to compute it. So the common
--- case, a record of the last entry, has only two.
+-- case, a record of the last entry, has only two expressions.
 create function dipwell_internal.lows_settle(lows bigint[], low bigint, number bigint, units bigint) returns bigint[] language plpgsql immutable as $$
 begin
     if lows[cardinality(lows)] <= number and (cardinality(lows) = 5 or not (lows[cardinality(lows) - 1] >= low - least(units, low))) then
@@ -26,8 +26,8 @@ end $$;
 create function dipwell_internal.hold_stays(ttl bigint) returns bigint language sql immutable as
 $$ select least(greatest(ttl, 60000000), 3600000000) $$;
 
--- Until when a row of hold_parts is live that took something, in µs. A part that keeps its
--- tokens stays live after it has expired: it can still be settled to less.
+-- Until when a row of hold_parts is live, in µs, if the part took something. A part that
+-- keeps its tokens stays live after it has expired: it can still be settled to less.
 create function dipwell_internal.hold_due(expires bigint, ttl bigint, keep boolean) returns bigint language sql immutable as
 $$ select expires + case when keep then dipwell_internal.hold_stays(ttl) else 0 end $$;
 
@@ -40,8 +40,8 @@ begin
     raise exception using errcode = 'object_not_in_prerequisite_state', constraint = 'hold', message = 'hold: ' || reason;
 end $$;
 
--- Whether a key has holds that may give something back to its row. Volatile, so that it sees
--- holds that were made while its statement waited for the row.
+-- Whether a key has holds that may give something back to its row. The function is volatile,
+-- so that it sees holds that were made while its statement waited for the row.
 create function dipwell_internal.has_live_hold(lim int, of_key text, n bigint) returns boolean language plpgsql volatile as $$
 begin
     return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.till > n
@@ -128,7 +128,8 @@ begin
 end $$;
 
 -- The number of the next part of a hold that took nothing from a key. The number is one more
--- than that of the last free part, so that a key has no more of them than the number says.
+-- than that of the last free part, so that a key never has more free parts than the number
+-- says.
 create function dipwell_internal.free_number(lim int, of_key text, n bigint) returns bigint language plpgsql volatile as $$
 declare
     number bigint := 1 + coalesce((select x.number from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled order by x.number desc limit 1), 0);

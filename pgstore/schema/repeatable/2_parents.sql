@@ -1,8 +1,8 @@
 
 -- == Limits with parents
 
--- The limits and keys of a call: the first named ones, and then their parents. takes has a
--- bit for each take that the entry is for, own the entry of each take.
+-- The limits and keys of a call: first the named ones, and then their parents. takes has a
+-- bit for each take to which the entry belongs, own the entry of each take.
 create type dipwell_internal.call as (
     ids    int[],
     keys   text[],
