@@ -533,7 +533,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 			t.Errorf("another key: %v after %v", err, took)
 		}
 		calls.Wait()
-		if int(atOnce) != metric(s, "dipwell_store_quarantine_refused_total") {
+		if atOnce != metric(s, "dipwell_store_quarantine_refused_total") {
 			t.Errorf("%d were answered at once", atOnce)
 		}
 		r.unlock("stuck", "other")
