@@ -166,12 +166,11 @@ func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold
 	return l.abilities.Holds(ctx, def, key)
 }
 
-// Holding makes a hold, calls run if it is allowed, and settles the hold to the costs
-// that run returns, one for each take; nil settles to what was held. While run works,
-// Holding extends the hold, so ttl is only how long the tokens stay taken if the program
-// dies; ttl becomes shorter if a limit's TTL is lowered meanwhile. If the hold ends
-// nevertheless, run's context is cancelled, with ErrHoldConflict or ErrUnknownHold as its
-// cause.
+// Holding makes a hold, calls run if it is allowed, and settles the hold to the costs that
+// run returns, one for each take; nil settles to what was held. While run works, Holding
+// extends the hold, so ttl is only how long the tokens stay taken if the program dies; ttl
+// becomes shorter if a limit's TTL is lowered meanwhile. If the hold ends nevertheless,
+// run's context is cancelled, with ErrHoldConflict or ErrUnknownHold as its cause.
 //
 // The Decision is that of the hold. A refusal has no error, as for Take; run is not
 // called then. Otherwise the error joins those of run and of Settle. If run panics or

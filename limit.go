@@ -26,9 +26,8 @@ const (
 	// LeakyBucket lets out one token at a time, spaced by Period / Rate. Take
 	// queues like Reserve, up to MaxDebt tokens; Burst must be 1 or left out.
 	LeakyBucket = store.LeakyBucket
-	// Concurrency lets at most Burst tokens be held at a time, without Rate and
-	// Period: they come back when holds end. A Concurrency limit has only Hold, Check and
-	// Reset.
+	// Concurrency lets at most Burst tokens be held at a time, without Rate and Period:
+	// they come back when holds end. A Concurrency limit has only Hold, Check and Reset.
 	Concurrency = store.Concurrency
 	// SlidingWindow allows about Rate tokens in any Period. SlidingWindow estimates, from
 	// the tokens of the present window and of the one before, and has no Burst.

@@ -214,9 +214,8 @@ func (c *client) learn(target, method string, err error) (wait time.Duration, to
 	return wait, told
 }
 
-// RetryInfo returns the retry delay in the details of a status, at least 0. It
-// returns false if err is not a status of RESOURCE_EXHAUSTED or UNAVAILABLE, or
-// has no RetryInfo.
+// RetryInfo returns the retry delay in the details of a status, at least 0. It returns
+// false if err is not a status of RESOURCE_EXHAUSTED or UNAVAILABLE, or has no RetryInfo.
 func RetryInfo(err error) (time.Duration, bool) {
 	s, ok := status.FromError(err)
 	if !ok || s.Code() != codes.ResourceExhausted && s.Code() != codes.Unavailable {

@@ -61,11 +61,10 @@ func Method() KeyFunc {
 	return func(c *Call) (string, error) { return c.Method, nil }
 }
 
-// ClientIP returns a KeyFunc whose key is the client's address: an IPv4 address,
-// or the /64 prefix of an IPv6 address. The address is the peer's, or, if the
-// peer is one of the trusted proxies, the one that httplimit.ClientIP finds in
-// the metadata x-forwarded-for. A peer without an address, as on a Unix socket,
-// is an error.
+// ClientIP returns a KeyFunc whose key is the client's address: an IPv4 address, or
+// the /64 prefix of an IPv6 address. The address is the peer's, or, if the peer is
+// one of the trusted proxies, the one that httplimit.ClientIP finds in the metadata
+// x-forwarded-for. A peer without an address, as on a Unix socket, is an error.
 func ClientIP(trusted ...netip.Prefix) KeyFunc {
 	clientIP := httplimit.ClientIP(trusted...)
 	return func(c *Call) (string, error) {

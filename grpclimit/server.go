@@ -78,11 +78,10 @@ type server struct {
 // before a handler runs. They run after the interceptors of earlier options, and may be
 // given to several servers.
 //
-// A refused call fails with RESOURCE_EXHAUSTED and does not reach the handler. A
-// call whose key or cost function fails with a *dipwell.FieldError gets
-// INVALID_ARGUMENT, and UNAVAILABLE if the store does not answer. New returns an
-// error if c has no limits, more than 16 in a list, or one that the limiter does
-// not have.
+// A refused call fails with RESOURCE_EXHAUSTED and does not reach the handler. A call
+// whose key or cost function fails with a *dipwell.FieldError gets INVALID_ARGUMENT,
+// and UNAVAILABLE if the store does not answer. New returns an error if c has no
+// limits, more than 16 in a list, or one that the limiter does not have.
 //
 // Only a call or message that a leaky bucket allows with a delay waits for it, which is
 // what makes such a limit even; not in shadow mode. If the call ends first, its tokens are

@@ -40,11 +40,10 @@ func (e *refusal) Error() string              { return e.status.Err().Error() }
 func (e *refusal) GRPCStatus() *status.Status { return e.status }
 func (e *refusal) Unwrap() error              { return e.refused }
 
-// Refuse returns the error of a refused call: a status of RESOURCE_EXHAUSTED
-// with a QuotaFailure that names each limit that refused and, if waiting helps, a
-// RetryInfo. The RetryInfo is exact, or in whole seconds if a limit has
-// RetryJitter. The error also wraps a *dipwell.RefusedError with the decision,
-// which is not sent to the client.
+// Refuse returns the error of a refused call: a status of RESOURCE_EXHAUSTED with a
+// QuotaFailure that names each limit that refused and, if waiting helps, a RetryInfo.
+// The RetryInfo is exact, or in whole seconds if a limit has RetryJitter. The error also
+// wraps a *dipwell.RefusedError with the decision, which is not sent to the client.
 func Refuse(d *dipwell.Decision) error {
 	refused := &dipwell.RefusedError{Decision: *d}
 	quota := &errdetails.QuotaFailure{}

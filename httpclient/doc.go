@@ -1,5 +1,4 @@
-// Package httpclient is an http.RoundTripper for clients of rate-limited
-// services.
+// Package httpclient is an http.RoundTripper for clients of rate-limited services.
 //
 // The transport reads the limits in a service's responses: Retry-After, the IETF RateLimit
 // fields, X-RateLimit-* and the fields of GitHub, Discord, OpenAI and Anthropic. A request

@@ -38,9 +38,8 @@ type advice struct {
 	quotas [maxQuotas]quota
 }
 
-// wait returns how long to wait before the next request: Retry-After, or else the
-// latest reset of the quotas that are used up. known is false if the response has
-// neither.
+// wait returns how long to wait before the next request: Retry-After, or else the latest
+// reset of the quotas that are used up. known is false if the response has neither.
 func (a *advice) wait() (wait time.Duration, known bool) {
 	if a.RetryAfter >= 0 {
 		return a.RetryAfter, true
@@ -157,8 +156,7 @@ func (p *parser) plain() {
 	}
 }
 
-// Larger numbers are instants since the epoch, not waits: no limit resets after 15
-// years.
+// Larger numbers are instants since the epoch, not waits: no limit resets after 15 years.
 const (
 	epochSeconds = 5e8
 	epochMillis  = 1e12

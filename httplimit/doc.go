@@ -1,5 +1,4 @@
-// Package httplimit is net/http middleware that limits requests by a
-// dipwell.Limiter.
+// Package httplimit is net/http middleware that limits requests by a dipwell.Limiter.
 //
 // [New] takes from one or more limits before the next handler runs, announces the
 // decision in header fields, and answers a refused request with status 429 and a problem

@@ -70,10 +70,9 @@ func Header(name string) KeyFunc {
 	}
 }
 
-// PathValue returns a KeyFunc whose key is the value of a wildcard in the route's
-// pattern (http.Request.PathValue). It works only in middleware around the
-// route's handler, not around the mux, since the mux sets the value. A missing
-// or empty value is an error.
+// PathValue returns a KeyFunc whose key is the value of a wildcard in the route's pattern
+// (http.Request.PathValue). It works only in middleware around the route's handler, not
+// around the mux, since the mux sets the value. A missing or empty value is an error.
 func PathValue(name string) KeyFunc {
 	return func(r *http.Request) (string, error) {
 		if v := r.PathValue(name); v != "" {

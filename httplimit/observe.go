@@ -68,8 +68,7 @@ func (w *watching) Write(b []byte) (int, error) {
 // Flush is for handlers that assert http.Flusher.
 func (w *watching) Flush() { _ = w.FlushError() } // an error means unsupported: treated as if nothing were buffered
 
-// FlushError is for http.ResponseController, which would treat Flush as always
-// successful.
+// FlushError is for http.ResponseController, which would treat Flush as always successful.
 func (w *watching) FlushError() error {
 	w.note(http.StatusOK)
 	return http.NewResponseController(w.ResponseWriter).Flush()

@@ -309,9 +309,8 @@ func (p *limitBatch) charged(found pgx.Rows, rows []*pendingRow) ([]bool, error)
 	return charged, err
 }
 
-// answerCharged fills in the answers of the groups that were charged together,
-// as if they had been charged one after the other. row is the state after the
-// last one.
+// answerCharged fills in the answers of the groups that were charged together, as if
+// they had been charged one after the other. row is the state after the last one.
 func (p *pendingRow) answerCharged(row store.State, now int64) {
 	row.Used -= p.units
 	for _, g := range p.Groups[:p.tried] {
@@ -344,9 +343,8 @@ func (p *limitBatch) chargeable(rows []*pendingRow) []*pendingRow {
 	})
 }
 
-// readRows reads rows that were not charged in full. If a row has no room for
-// any of its groups they are answered; otherwise the number of groups to try
-// next is set.
+// readRows reads rows that were not charged in full. If a row has no room for any of
+// its groups they are answered; otherwise the number of groups to try next is set.
 func (s *Store) readRows(ctx context.Context, p *limitBatch, rows []*pendingRow) (rest []*pendingRow) {
 	keys := make([]string, len(rows))
 	for i, row := range rows {

@@ -85,12 +85,11 @@ func (s *Store) sideDB(which int) DB {
 	return s.aside[which]
 }
 
-// ParseURL reads the URL of a database, or its settings as key=value. The scheme
-// is postgres, postgresql, yugabyte or cockroach. The rest of the URL is as for
-// PostgreSQL's own clients, including several hosts, target_session_attrs and
-// pgxpool's pool_max_conns; connect_timeout defaults to 5 seconds and
-// application_name to dipwell. No connection is opened before it is needed. The
-// error does not contain the password.
+// ParseURL reads the URL of a database, or its settings as key=value. The scheme is
+// postgres, postgresql, yugabyte or cockroach. The rest of the URL is as for
+// PostgreSQL's own clients, including several hosts, target_session_attrs and pgxpool's
+// pool_max_conns; connect_timeout defaults to 5 seconds and application_name to dipwell.
+// No connection is opened before it is needed. The error does not contain the password.
 func ParseURL(url string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(connString(url))
 	if err != nil {

@@ -126,8 +126,7 @@ func writes(g *store.Group) bool {
 	return g.Cancel || g.Hold != nil
 }
 
-// testNow returns the time of the test's clock, or nil to use the server's
-// clock.
+// testNow returns the time of the test's clock, or nil to use the server's clock.
 func (s *Store) testNow() *int64 {
 	if s.clock == nil {
 		return nil

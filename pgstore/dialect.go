@@ -96,8 +96,7 @@ const (
 	pageSQL            = "select limit_id, key, used, ts, version, lows is not null from dipwell.buckets where limit_id > $1 or limit_id = $1 and key > $2 order by limit_id, key limit $3"
 )
 
-// detect returns the dialect of a portable schema, or nil if the schema is not
-// portable.
+// detect returns the dialect of a portable schema, or nil if the schema is not portable.
 func detect(ctx context.Context, db rower) (*dialect, error) {
 	var version string
 	var portable bool

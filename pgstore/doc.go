@@ -46,9 +46,8 @@
 // Unless [Config.Clock] is set, all statements use the server's clock. All statements
 // lock rows in the order of limit id and key, except that a take locks rows of limits
 // with shards before all others. Engines other than PostgreSQL are used by portable
-// statements instead: a Take is one upsert; other calls, and a Take that the upsert
-// does not charge, are a read, a decision in Go and, if something changes, a
-// transaction.
+// statements instead: a Take is one upsert; other calls, and a Take that the upsert does
+// not charge, are a read, a decision in Go and, if something changes, a transaction.
 //
 // # Definitions
 //

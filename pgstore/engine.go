@@ -6,10 +6,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// An engine talks to one kind of database: PostgreSQL by functions and
-// multi-row statements, others by portable statements. Which kind it is
-// becomes known only when the limits are read for the first time, so a lazy
-// store finds out late.
+// An engine talks to one kind of database: PostgreSQL by functions and multi-row
+// statements, others by portable statements. Which kind it is becomes known only
+// when the limits are read for the first time, so a lazy store finds out late.
 type engine interface {
 	// group decides a group with the given limits. first is false when the
 	// group is decided again because a row had a newer version.

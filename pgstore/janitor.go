@@ -47,9 +47,8 @@ type janitor struct {
 	covered atomic.Int64
 }
 
-// newJanitor starts to sweep a store, which must be over a pool, until close is
-// called. Errors are passed to Config.OnError; the janitor then tries again after
-// a minute.
+// newJanitor starts to sweep a store, which must be over a pool, until close is called.
+// Errors are passed to Config.OnError; the janitor then tries again after a minute.
 func newJanitor(s *Store) *janitor {
 	ctx, stop := context.WithCancel(context.Background())
 	j := &janitor{store: s, stop: stop, rest: janitorRest, retired: time.Now(), page: -1}
@@ -155,8 +154,7 @@ func (j *janitor) idle(ctx context.Context) (time.Duration, error) {
 	return janitorIdle, nil
 }
 
-// retire deletes versions of limits that no row refers to, at most once in
-// janitorRetire.
+// retire deletes versions of limits that no row refers to, at most once in janitorRetire.
 func (j *janitor) retire(ctx context.Context) error {
 	if time.Since(j.retired) < janitorRetire {
 		return nil

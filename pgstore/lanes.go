@@ -168,8 +168,7 @@ func (p *lanePools) quarantine(config *pgxpool.Config, s *Store) *quarantine {
 	return q
 }
 
-// apply is Apply with a given lock_timeout, which is set on the connection if it
-// differs.
+// apply is Apply with a given lock_timeout, which is set on the connection if it differs.
 func (q *quarantine) apply(ctx context.Context, b *store.Batch, wait time.Duration) error {
 	if ms := max(wait.Milliseconds(), 1); ms != q.waits.Load() && !q.pooler.refuses.Load() {
 		if _, err := q.pool.Exec(ctx, "set lock_timeout = "+strconv.FormatInt(ms, 10)); err != nil {

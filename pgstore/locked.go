@@ -9,9 +9,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// lockedRows are the rows for which a group of the batch timed out waiting for
-// a lock. Other groups that need these rows get the same error without waiting
-// again.
+// lockedRows are the rows for which a group of the batch timed out waiting for a
+// lock. Other groups that need these rows get the same error without waiting again.
 type lockedRows map[rowName]error
 
 type rowName struct{ limit, key string }

@@ -69,9 +69,8 @@ func (s portable) transact(ctx context.Context, f func(in portable) error) error
 	return s.retry(ctx, try(), try)
 }
 
-// transactOnce is transact without retries, for callers that retry themselves.
-// Nothing is visible before the commit, so only a failed commit leaves the
-// outcome unknown.
+// transactOnce is transact without retries, for callers that retry themselves. Nothing
+// is visible before the commit, so only a failed commit leaves the outcome unknown.
 func (s portable) transactOnce(ctx context.Context, f func(in portable) error) error {
 	tx, err := s.db.Begin(ctx)
 	if err != nil {

@@ -41,9 +41,8 @@ type portablePass struct {
 	oldest  map[int32]uint32 // by limit id: oldest version of the rows that were read
 }
 
-// sweep reads pages of rows, from where the last sweep stopped, and deletes the
-// rows that are full and unchanged since they were read. sweep reads each row
-// at most once.
+// sweep reads pages of rows, from where the last sweep stopped, and deletes the rows
+// that are full and unchanged since they were read. sweep reads each row at most once.
 func (s portable) sweep(ctx context.Context, n int) (rows int, err error) {
 	pass := &s.limits.pass
 	if !pass.mu.TryLock() {
@@ -163,10 +162,9 @@ func dropped(ctx context.Context, db rower, id int32) bool {
 	return err == nil && !there
 }
 
-// keepVersion is how long a version is kept after the next one began. A program
-// reads the limits at most maxUnheard before it sends a statement, and no
-// statement takes the rest of this time. A row inserted under a version that
-// was deleted would count as full.
+// keepVersion is how long a version is kept after the next one began. A program reads the
+// limits at most maxUnheard before it sends a statement, and no statement takes the rest
+// of this time. A row inserted under a version that was deleted would count as full.
 const keepVersion = 10 * time.Minute
 
 // retireOlder deletes versions that no row of a complete pass refers to.

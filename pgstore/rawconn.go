@@ -110,9 +110,8 @@ func (w *rawConn) send(ctx context.Context, t *pgconn.StatementDescription, key 
 	return row, now, err
 }
 
-// prepare returns the prepared statement of a limit's version, or nil if pgx
-// should send it. Statements of old versions do not pile up, because all versions share a
-// name.
+// prepare returns the prepared statement of a limit's version, or nil if pgx should send
+// it. Statements of old versions do not pile up, because all versions share a name.
 func (w *rawConn) prepare(ctx context.Context, u rowUpdate) (*pgconn.StatementDescription, error) {
 	t := w.statements[u.name]
 	if t != nil && t.SQL == u.sql {

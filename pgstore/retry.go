@@ -173,10 +173,9 @@ func hadNoEffect(err error) bool {
 	return err == context.DeadlineExceeded //nolint:errorlint // a wrapped error means something else
 }
 
-// rowAtFault reports whether a statement failed without effect for a reason
-// that may lie in one of its rows: a lock, an overflow, an unreadable page, a
-// timeout. Other errors are the same for all rows: the server is down, full,
-// read-only, or lacks the tables.
+// rowAtFault reports whether a statement failed without effect for a reason that may lie
+// in one of its rows: a lock, an overflow, an unreadable page, a timeout. Other errors
+// are the same for all rows: the server is down, full, read-only, or lacks the tables.
 func rowAtFault(err error) bool {
 	var unread pgx.ScanArgError
 	var pg *pgconn.PgError

@@ -371,9 +371,8 @@ func (a *setArgs) append(group int, b *bundle, row *bucket, about int64) {
 	a.calendar, a.ends = append(a.calendar, r.Every == 0 && !b.writeBack), append(a.ends, endOf(row.def))
 }
 
-// answer fills in the answers of the groups from the rows that the statement
-// returned. answer reports whether to ask again, and whether the bundle
-// needs another way.
+// answer fills in the answers of the groups from the rows that the statement returned.
+// answer reports whether to ask again, and whether the bundle needs another way.
 func (s *Store) answer(b *bundle) (again, other bool) {
 	if b.needsRows = false; b.unsupported {
 		again = s.windowMoved(b)

@@ -71,8 +71,7 @@ func (s *Store) withClock(args []any) []any {
 	return args
 }
 
-// readOnly reports whether an op, of a limit that is not leaky, can
-// change nothing.
+// readOnly reports whether an op, of a limit that is not leaky, can change nothing.
 func readOnly(op *store.Op) bool {
 	switch op.Verb {
 	case store.VerbCheck:

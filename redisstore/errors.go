@@ -12,9 +12,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// storeError wraps the error of a call. If the server answered, or nothing was
-// sent, it wraps ErrStore or ErrNoSpace, and nothing was charged; otherwise
-// ErrOutcomeUnknown.
+// storeError wraps the error of a call. If the server answered, or nothing was sent, it
+// wraps ErrStore or ErrNoSpace, and nothing was charged; otherwise ErrOutcomeUnknown.
 func storeError(err error, writes bool) error {
 	switch {
 	case err == nil:
@@ -35,9 +34,8 @@ func classOf(err error) error {
 	return store.ErrStore
 }
 
-// hadNoEffect reports whether a failed call is known to have changed nothing.
-// Scripts write last and all at once, so an error reply means that nothing was
-// written.
+// hadNoEffect reports whether a failed call is known to have changed nothing. Scripts
+// write last and all at once, so an error reply means that nothing was written.
 func hadNoEffect(err error) bool {
 	var reply redis.Error
 	var dial *net.OpError

@@ -39,8 +39,7 @@ func (k *knownHolds) setSlot(id string, at uint16) {
 	k.slots.Put(id, at)
 }
 
-// quick reports whether hold.lua and settle.lua can compute with a
-// definition's rule.
+// quick reports whether hold.lua and settle.lua can compute with a definition's rule.
 func quick(d *store.Definition) bool {
 	return d.Mode == store.Enforce && d.Override == nil && d.Block == 0 && (d.Rule.Every == 1 && !d.Rule.Leaky || d.Algorithm == store.Concurrency)
 }

@@ -170,8 +170,7 @@ func (n *names) pattern(begin, limit, prefix string) string {
 
 var globs = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 
-// oneSlot returns an error if the buckets of a call are in different slots of a
-// cluster.
+// oneSlot returns an error if the buckets of a call are in different slots of a cluster.
 func (n *names) oneSlot(g *store.Group, known []*entry) error {
 	if !n.cluster || len(g.Ops) < 2 {
 		return nil

@@ -90,8 +90,7 @@ func (s *Store) call(ctx context.Context, of *script, writes bool, args []any) c
 	return call{redis.NewCmd(ctx, args...), of, writes, false}
 }
 
-// renew returns the call for another try, with the text of the script if
-// withText.
+// renew returns the call for another try, with the text of the script if withText.
 func (c call) renew(ctx context.Context, withText bool) call {
 	args := c.Args()
 	if withText {
@@ -154,8 +153,7 @@ func (s *Store) send(ctx context.Context, calls []call, errs []error) {
 	}
 }
 
-// retry repeats the calls for which that is safe, and wraps the errors that
-// remain.
+// retry repeats the calls for which that is safe, and wraps the errors that remain.
 func (s *Store) retry(ctx context.Context, calls []call, errs []error) {
 	pause := firstPause
 	for try := 1; try < maxTries; try++ {
@@ -207,8 +205,7 @@ func (s *Store) reloadCluster(errs []error) {
 
 func noScript(err error) bool { return replied(err, "NOSCRIPT") }
 
-// temporary reports whether a server replied that it cannot decide at the
-// moment.
+// temporary reports whether a server replied that it cannot decide at the moment.
 func temporary(err error) bool {
 	return replied(err, "LOADING ", "CLUSTERDOWN ", "TRYAGAIN ", "MASTERDOWN ", "READONLY ", "NOREPLICAS ", "MOVED ", "ASK ")
 }

@@ -164,9 +164,8 @@ func mayWait(op *store.Op) bool {
 	return op.Verb == store.VerbReserve && op.Def.Rule.Debt > 0
 }
 
-// takeArgs returns the units that an op takes, and how many may be used before
-// it: Op.Step for Take, Check, and Reserve without a delay. A room of -1
-// means never.
+// takeArgs returns the units that an op takes, and how many may be used before it:
+// Op.Step for Take, Check, and Reserve without a delay. A room of -1 means never.
 func takeArgs(op *store.Op) (units, room int64) {
 	r := &op.Def.Rule
 	if op.Cost+op.Floor > r.Burst {

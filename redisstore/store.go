@@ -118,12 +118,11 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// New opens a store on a client and reads the limits in Redis. Close stops its
-// background work; it closes the client only if Open made it. Set
-// ContextTimeoutEnabled in the options of the client: otherwise calls continue
-// after their context has ended, until the client's own timeouts. New returns
-// an error if the configuration is invalid, if the server does not answer
-// (unless c.Lazy), or if it may evict buckets (see AllowEviction).
+// New opens a store on a client and reads the limits in Redis. Close stops its background
+// work; it closes the client only if Open made it. Set ContextTimeoutEnabled in the
+// options of the client: otherwise calls continue after their context has ended, until
+// the client's own timeouts. New returns an error if the configuration is invalid, if the
+// server does not answer (unless c.Lazy), or if it may evict buckets (see AllowEviction).
 func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error) {
 	if db == nil {
 		return nil, errors.New("redisstore: the client is nil")
@@ -234,8 +233,7 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	return s.decideInGo(ctx, g, nil)
 }
 
-// now returns the time of the server that has the limits, in µs since the Unix
-// epoch.
+// now returns the time of the server that has the limits, in µs since the Unix epoch.
 func (s *Store) now(ctx context.Context) (int64, error) {
 	if s.clock != nil {
 		return s.clock(), nil

@@ -59,8 +59,7 @@ func boundByHolds(op *store.Op, row *store.State) {
 	}
 }
 
-// decideBySet decides a group by set.lua. If done is false, the script did
-// nothing.
+// decideBySet decides a group by set.lua. If done is false, the script did nothing.
 func (s *Store) decideBySet(ctx context.Context, g *store.Group, known []*entry) (done bool, err error) {
 	q := &setCall{s: s}
 	q.addGroup(g, known)

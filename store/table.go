@@ -174,8 +174,7 @@ func (g *Group) decideRows(t Table, now int64, entries []entry, rows []State) er
 	return g.blockIn(t, now, entries)
 }
 
-// writeIn writes the rows, records and reservation or hold of a group that was
-// decided.
+// writeIn writes the rows, records and reservation or hold of a group that was decided.
 func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write []bool) error {
 	g.Reserved = g.Reserved && g.ID != (Reservation{})
 	if g.Allowed && (g.Reserved || g.Hold != nil) {

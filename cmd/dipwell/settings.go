@@ -109,8 +109,7 @@ func (c *ServeCmd) overwrite(s *settings) error {
 	return errors.Join(append(errs, uniqueLimits(s.FlagLimits))...)
 }
 
-// place sets Store to its default or, if Data is given, to the file in that
-// directory.
+// place sets Store to its default or, if Data is given, to the file in that directory.
 func (s *settings) place() (err error) {
 	switch {
 	case s.Data == "":

@@ -34,8 +34,7 @@ func (s *service) logListening(what, at, page string) {
 	fmt.Fprintf(s.env.stdout, "dipwell: %s on %s%s\n", what, at, page)
 }
 
-// serveAndDrain serves until the program must stop, and logs how long the
-// drain took.
+// serveAndDrain serves until the program must stop, and logs how long the drain took.
 func (s *service) serveAndDrain(listeners []server.Listener) error {
 	ended := make(chan error, 1)
 	go func() { ended <- s.serve(listeners) }()

@@ -41,9 +41,8 @@ func firstOp(b *store.Batch) *store.Op {
 	return nil
 }
 
-// probe sends one probe at a time until the store answers a probe or a call. If a
-// call is answered first, the probe in flight is not cancelled: that would cost its
-// connection.
+// probe sends one probe at a time until the store answers a probe or a call. If a call is
+// answered first, the probe in flight is not cancelled: that would cost its connection.
 func (s *Breaker) probe(t *probeTarget) {
 	defer func() {
 		s.mu.Lock()

@@ -17,8 +17,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// A Gate is a mutex whose wait a context can end. Make it with
-// make(background.Gate, 1).
+// A Gate is a mutex whose wait a context can end. Make it with make(background.Gate, 1).
 type Gate chan struct{}
 
 // Enter locks the gate. If it returns nil, the caller must call Leave. If ctx ends

@@ -24,11 +24,10 @@ type counter struct {
 }
 
 // A summary counts keys by Space-Saving (A. Metwally, D. Agrawal, A. El Abbadi, "Efficient
-// computation of frequent and top-k elements in data streams", ICDT 2005): m
-// counters; a key without one takes over the smallest, with its count as its
-// error. Of n events, every key's true count is at most its estimate and at least
-// the estimate less its error, no error is above n/m, and every key with more
-// than n/m events has a counter.
+// computation of frequent and top-k elements in data streams", ICDT 2005): m counters; a
+// key without one takes over the smallest, with its count as its error. Of n events, every
+// key's true count is at most its estimate and at least the estimate less its error, no
+// error is above n/m, and every key with more than n/m events has a counter.
 type summary struct {
 	counters []counter
 	heap     []int32

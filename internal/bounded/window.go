@@ -15,10 +15,9 @@ type WindowConfig struct {
 	Uses     int // keys that AddUse counts one by one, over all shards; default 0
 }
 
-// A Window counts keys over a sliding window of slices: each Turn begins a new
-// slice and drops the oldest. It also has the total of all slices since the last
-// Restart, which costs an event nothing: a slice is added when it ends. It is safe for
-// concurrent use.
+// A Window counts keys over a sliding window of slices: each Turn begins a new slice and
+// drops the oldest. It also has the total of all slices since the last Restart, which
+// costs an event nothing: a slice is added when it ends. It is safe for concurrent use.
 //
 // A key is always in the same shard, so that shards do not add to the error. Slices
 // do: a key without a counter in a slice may have had as many events there as the
@@ -39,8 +38,7 @@ type shard struct {
 	_      [56]byte // padding to a cache line
 }
 
-// A Count is a key with its number of events: at least Count-Error, and at most
-// Count.
+// A Count is a key with its number of events: at least Count-Error, and at most Count.
 type Count struct {
 	Limit string `json:"limit"`
 	Key   string `json:"key"`

@@ -25,11 +25,10 @@
 //
 // A row that another transaction has locked would block its lane until that
 // transaction ends. With Lanes.Quarantine a lane stops waiting for a lock after
-// Lanes.LockWait. The keys of that statement are then tried on separate
-// connections. Keys that are not locked are answered at once and return to their
-// lanes. Calls for the locked keys wait in a bounded queue until the lock is
-// released or their contexts end. Calls for other keys see one statement that
-// takes LockWait longer.
+// Lanes.LockWait. The keys of that statement are then tried on separate connections.
+// Keys that are not locked are answered at once and return to their lanes. Calls for
+// the locked keys wait in a bounded queue until the lock is released or their
+// contexts end. Calls for other keys see one statement that takes LockWait longer.
 //
 // An inner store sets an error per group. The stores of this module do so even if
 // one row made a whole statement fail: they split the batch. Only if Apply itself
@@ -157,9 +156,8 @@ func (s *settings) check() error {
 // of all keys.
 const listTimeout = 30 * time.Second
 
-// Abilities returns those of Config.Of, except Quick and InProcess: a call may
-// have to queue. The verbs take no longer than calls, and lists no longer than
-// listTimeout.
+// Abilities returns those of Config.Of, except Quick and InProcess: a call may have to
+// queue. The verbs take no longer than calls, and lists no longer than listTimeout.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.Of)
 	ab.Store, ab.Quick, ab.Lanes, ab.InProcess = s, nil, nil, false

@@ -146,8 +146,7 @@ func (q *quarantine) requeue(w *waiter, g *store.Group) {
 	}
 }
 
-// deliver finishes w with its answer. The keys of a group that was decided are not
-// locked.
+// deliver finishes w with its answer. The keys of a group that was decided are not locked.
 func (q *quarantine) deliver(w *waiter, g *store.Group) {
 	if g.Err == nil {
 		eachKey(g, func(n keyID) {

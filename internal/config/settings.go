@@ -17,8 +17,7 @@ import (
 	"github.com/dipwell/dipwell/internal/texts"
 )
 
-// File has the settings of a service, from its configuration file, environment and
-// flags.
+// File has the settings of a service, from its configuration file, environment and flags.
 //
 // The type File is also the table of the settings. A field with a name is a
 // setting. The parser of the file, the flags, the environment, --help, the comparison of
@@ -172,9 +171,8 @@ func Restart(a, b *File) (names []string) {
 	return names
 }
 
-// Set parses texts and sets the setting in f. A list can have any number of texts,
-// labels are NAME=VALUE each, any other setting has one text. The error names the
-// setting.
+// Set parses texts and sets the setting in f. A list can have any number of texts, labels
+// are NAME=VALUE each, any other setting has one text. The error names the setting.
 func (s *Setting) Set(f *File, texts ...string) error {
 	s.of(f).SetZero()
 	for _, text := range texts {

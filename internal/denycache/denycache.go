@@ -32,11 +32,10 @@
 // calls that need exactly as many free tokens, because one retry time may be explained by
 // chance.
 //
-// The store decided at some time between sending and answer. Whether a refusal
-// still applies is computed as if it was at the sending, so a refusal is kept for
-// up to a round trip too short, never too long. Retry, reset and remaining are
-// computed as if it was at the answer, so a retry time is up to a round trip too
-// late, never too early.
+// The store decided at some time between sending and answer. Whether a refusal still
+// applies is computed as if it was at the sending, so a refusal is kept for up to a
+// round trip too short, never too long. Retry, reset and remaining are computed as if it
+// was at the answer, so a retry time is up to a round trip too late, never too early.
 //
 // Memory is bounded: at most Config.Keys slots of 82 bytes, allocated in sets of
 // eight with the first refusal of a set, and found by a seeded 128-bit hash. In a

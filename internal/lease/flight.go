@@ -189,8 +189,7 @@ func (s *Store) await(ctx context.Context, k *key, gate Gate, before *turn) erro
 	return gate.Wait(ctx)
 }
 
-// notSent returns the error of a call whose context ended while it waited for another
-// one.
+// notSent returns the error of a call whose context ended while it waited for another one.
 func notSent(err error) error {
 	return fmt.Errorf("%w: not sent and not charged: %w", store.ErrStore, err)
 }

@@ -52,8 +52,7 @@ func (k *key) idle() (last int64, idle bool) {
 	return k.seen, k.now.Load() == nil && k.next == nil && k.turn == nil
 }
 
-// missed counts a call that no lease could answer, and requests tokens if they are
-// needed.
+// missed counts a call that no lease could answer, and requests tokens if they are needed.
 func (s *Store) missed(k *key, d *store.Definition, cost int64) {
 	mono, _ := s.clock.now()
 	k.mu.Lock()

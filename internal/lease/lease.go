@@ -1,16 +1,15 @@
 // Package lease decides calls from tokens that this process took from the store in
 // advance. It is a decorator: it wraps a store and is one.
 //
-// It does so for limits with a Lease, called τ here. The bucket of such a limit is
-// smaller than its burst by 1.002 times what comes back in τ (store.Limit.Lease). A token
-// is used at most τ after the request that took it was sent. So all tokens that are
-// granted between two instants were taken from the smaller bucket after the first instant
-// minus τ and before the second. These are at most the burst and what comes back between
-// the two instants, for any number of processes, which need not know of each other. A
-// token expires τ after its request by the monotonic clock, and also if the wall clock
-// has moved by more than τ since, because the monotonic clock of some machines stops
-// while they are suspended. The 0.002 allow for two clocks that are wrong by 1,000 ppm
-// each.
+// It does so for limits with a Lease, called τ here. The bucket of such a limit is smaller
+// than its burst by 1.002 times what comes back in τ (store.Limit.Lease). A token is used
+// at most τ after the request that took it was sent. So all tokens that are granted
+// between two instants were taken from the smaller bucket after the first instant minus τ
+// and before the second. These are at most the burst and what comes back between the two
+// instants, for any number of processes, which need not know of each other. A token
+// expires τ after its request by the monotonic clock, and also if the wall clock has moved
+// by more than τ since, because the monotonic clock of some machines stops while they are
+// suspended. The 0.002 allow for two clocks that are wrong by 1,000 ppm each.
 //
 // A lease never refuses. Calls for which it has no tokens are sent to the store, and so
 // are all calls but a Take of one key by the limit itself: other verbs, floors, plans,

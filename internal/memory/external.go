@@ -54,9 +54,8 @@ func (s *Store) lockKey(d *store.Definition, key string) (sh *shard, p place) {
 	return nil, p
 }
 
-// PutRecords adds records to a key, in the order of their numbers. Put the
-// row of the key first, with its lows, if it has one. The error is
-// store.ErrFull if there is no room.
+// PutRecords adds records to a key, in the order of their numbers. Put the row of the key
+// first, with its lows, if it has one. The error is store.ErrFull if there is no room.
 func (s *Store) PutRecords(d *store.Definition, key string, records []store.Record) error {
 	sh, p := s.lockKey(d, key)
 	if sh == nil {

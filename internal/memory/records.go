@@ -277,8 +277,7 @@ func (sh *shard) sweepDue(now int64, n int) {
 	}
 }
 
-// sweepAgain is the time in µs after which a sweep visits a key again that has more to
-// do.
+// sweepAgain is the time in µs after which a sweep visits a key again that has more to do.
 const sweepAgain = 1e6
 
 // changeKey changes what a locked shard has for a key.

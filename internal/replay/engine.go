@@ -7,8 +7,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// engine decides records in virtual time, with its own rows and the step of the
-// stores.
+// engine decides records in virtual time, with its own rows and the step of the stores.
 type engine struct {
 	registry *store.Registry
 	limits   []judged

@@ -65,8 +65,7 @@ type Options struct {
 	// is sorted first, also if it is in order.
 	Decisions io.Writer
 
-	// Worst is how many keys of a limit, the worst first, the report lists.
-	// Default: 10.
+	// Worst is how many keys of a limit, the worst first, the report lists. Default: 10.
 	Worst int
 
 	// MaxKeys is how many keys have counts in memory; see Report.Forgotten.
@@ -92,10 +91,9 @@ const (
 	worstKeys   = 10
 )
 
-// Run replays a log and returns a report. It returns an error if an option is
-// invalid (a *dipwell.FieldError that names it), if the log cannot be read or
-// sorted, if a write to Decisions fails, or if ctx ends. A malformed line is not
-// an error; the report counts it.
+// Run replays a log and returns a report. It returns an error if an option is invalid (a
+// *dipwell.FieldError that names it), if the log cannot be read or sorted, if a write to
+// Decisions fails, or if ctx ends. A malformed line is not an error; the report counts it.
 func Run(ctx context.Context, in Input, o Options) (*Report, error) {
 	r := &run{ctx: ctx, in: in}
 	var err error

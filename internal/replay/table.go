@@ -8,10 +8,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// table has the rows and the counts of keys. Rows are exact, since only rows of
-// full buckets are dropped. Counts are exact until there are more keys than most;
-// then the idle keys with the fewest refusals are forgotten, and missed bounds the
-// error.
+// table has the rows and the counts of keys. Rows are exact, since only rows of full
+// buckets are dropped. Counts are exact until there are more keys than most; then
+// the idle keys with the fewest refusals are forgotten, and missed bounds the error.
 //
 // A table has the keys of those limits whose keys have the same number of parts, or of the
 // shared limits.
@@ -97,9 +96,8 @@ func (c *counts) add(at, wait int64, v verdict) {
 }
 
 // forget drops keys whose buckets are all full at now, those with the fewest
-// refusals first, until half of the budget is free. The next call is after at
-// least as many inserts as there are live keys, so that its cost per insert is
-// constant.
+// refusals first, until half of the budget is free. The next call is after at least
+// as many inserts as there are live keys, so that its cost per insert is constant.
 func (t *table) forget(limits *store.Registry, now int64) error {
 	var live, idle []int32
 	for id := range int32(len(t.keys)) {

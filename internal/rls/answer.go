@@ -112,10 +112,9 @@ func (a *ask) near() int64 {
 	return int64(float64(a.rule.near) / float64(def.Base().Rule.Burst) * float64(a.d.Capacity))
 }
 
-// reset returns the time until a retry can succeed or, for an allowed descriptor,
-// until the limit is full. For windows it is the time to the window's end, in whole
-// seconds rounded up. It returns false if waiting does not help or the time is not
-// known.
+// reset returns the time until a retry can succeed or, for an allowed descriptor, until
+// the limit is full. For windows it is the time to the window's end, in whole seconds
+// rounded up. It returns false if waiting does not help or the time is not known.
 func (a *ask) reset() (time.Duration, bool) {
 	over := !a.d.Allowed || a.d.Shadow
 	if def := a.overridden(); def != nil && def.Mode == store.Blocked {

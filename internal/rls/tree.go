@@ -165,8 +165,7 @@ func (d *domain) deepest(desc *common.RateLimitDescriptor) *node {
 	return n
 }
 
-// metricOf returns the name of a descriptor in metrics, with its values if
-// configured.
+// metricOf returns the name of a descriptor in metrics, with its values if configured.
 func (d *domain) metricOf(r *rule, desc *common.RateLimitDescriptor) string {
 	b := []byte(d.name)
 	d.walk(desc, func(e *common.RateLimitDescriptor_Entry, n *node, shared string) {

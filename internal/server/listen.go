@@ -17,8 +17,7 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// Bounds of what a peer can hold open. Calls are small, so no healthy peer
-// needs longer.
+// Bounds of what a peer can hold open. Calls are small, so no healthy peer needs longer.
 const (
 	readTimeout    = 10 * time.Second // for a header, or for a whole request
 	answerTimeout  = time.Minute      // from the header of a request until the client has read the answer; see also Proxy

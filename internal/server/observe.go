@@ -14,9 +14,8 @@ type observation struct {
 	count   int64
 }
 
-// observe answers POST /v1/observe, which reports how calls behind an adaptive limit
-// went. It needs no admin right: whoever may take from a limit may also report what
-// happened.
+// observe answers POST /v1/observe, which reports how calls behind an adaptive limit went.
+// It needs no admin right: whoever may take from a limit may also report what happened.
 func (a *api) observe(w http.ResponseWriter, r *http.Request) error {
 	return a.exchange(w, r, ofObserve, func(_ context.Context, x *exchange) error {
 		o := &x.req.observed

@@ -42,8 +42,7 @@ type Tracer struct {
 	redact   func(limit, key string) string
 }
 
-// Wanted reports whether an endpoint is configured, in c or in the standard
-// variables.
+// Wanted reports whether an endpoint is configured, in c or in the standard variables.
 func Wanted(endpoint string) bool {
 	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
 		return false
@@ -88,8 +87,7 @@ func CheckEndpoint(endpoint string) error {
 	return err
 }
 
-// collector returns the URL to which spans are posted, given the base URL of the
-// standard.
+// collector returns the URL to which spans are posted, given the base URL of the standard.
 func collector(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
