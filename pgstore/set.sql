@@ -1,7 +1,7 @@
 -- Decides any number of groups at once, each all or nothing. The parameters have a
 -- row for each bucket, sorted by limit and key, so that two statements that lock
 -- the same buckets cannot deadlock. No bucket occurs twice. Calls that would have
--- to wait are not charged.
+-- to wait for tokens are not charged.
 --
 -- kind: 0 take, 1 check, 2 take_up_to, 4 charge, 5 refund (store.Verb), 6 write.
 -- cost: units. bound: the limit of used units after it. enough: ticks after which

@@ -1,5 +1,5 @@
 // Package adapters puts the middleware of package httplimit into routers and frameworks.
-// It is here to be copied, not to be imported.
+// The package is here to be copied, not to be imported.
 //
 // A framework whose middleware is func(http.Handler) http.Handler, or that adapts such,
 // needs one line:

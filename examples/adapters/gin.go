@@ -6,7 +6,7 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// Gin returns what httplimit.New has returned as middleware of Gin: r.Use(Gin(limit)).
+// Gin returns middleware of Gin made from what httplimit.New has returned: r.Use(Gin(limit)).
 func Gin(limit func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		allowed := false

@@ -1,5 +1,5 @@
-// Package river starts jobs of River at the rate of a limit in the same database. It is
-// here to be copied, not to be imported.
+// Package river starts jobs of River at the rate of a limit in the same database. The
+// package is here to be copied, not to be imported.
 //
 // A worker that takes when it runs has to put a refused job back (river.JobSnooze), and
 // the jobs of a busy key are fetched over and over. Here jobs are inserted with
@@ -57,7 +57,7 @@ func admitKeys(ctx context.Context, db *pgxpool.Pool, limit, kind string, keys [
 		if err != nil {
 			return admitted, err
 		}
-		keys = keys[:0] // those that may have more
+		keys = keys[:0] // keys that may have more jobs
 		for _, key := range ready {
 			tag, err := db.Exec(ctx, admit, limit, kind, key)
 			if err != nil {

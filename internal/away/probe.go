@@ -71,7 +71,7 @@ func (s *Breaker) probes(t *probeTarget) bool {
 	return s.target == t
 }
 
-// sendProbe sends one Check. If it takes longer than Patience, the breaker opens.
+// sendProbe sends one Check. If the Check takes longer than Patience, the breaker opens.
 func (s *Breaker) sendProbe(t *probeTarget) error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.Timeout)
 	defer cancel()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Sleep sleeps for d. If ctx ends first it returns the context's error.
+// Sleep sleeps for d. If ctx ends first, Sleep returns the context's error.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -17,11 +17,11 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// A Gate is a mutex whose wait a context can end. Make it with make(background.Gate, 1).
+// A Gate is a mutex whose wait a context can end. Make a Gate with make(background.Gate, 1).
 type Gate chan struct{}
 
-// Enter locks the gate. If it returns nil, the caller must call Leave. If ctx ends
-// first it returns the context's error.
+// Enter locks the gate. If Enter returns nil, the caller must call Leave. If ctx
+// ends first, Enter returns the context's error.
 func (g Gate) Enter(ctx context.Context) error {
 	select {
 	case g <- struct{}{}:

@@ -25,7 +25,7 @@ func Recovered(p any, err error) error {
 	return err
 }
 
-// Apply is s.Apply by Call.
+// Apply calls s.Apply through Call.
 func Apply(ctx context.Context, s store.Store, b *store.Batch) error {
 	return Call(func() error { return s.Apply(ctx, b) })
 }

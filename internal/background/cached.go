@@ -13,14 +13,14 @@ const (
 )
 
 // A Cached is a number that is read from a server at most every 15 seconds. If the server
-// does not answer, it keeps its last value.
+// does not answer, the Cached keeps its last value.
 type Cached struct {
 	mu    sync.Mutex
 	last  float64
 	asked time.Time
 }
 
-// Get returns the number. If it is old, Get reads it first.
+// Get returns the number. If the number is old, Get reads it first.
 func (c *Cached) Get(ask func(context.Context) (int64, error)) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -61,7 +61,7 @@ func (k *keeper) run() error {
 	}
 }
 
-// shorten halves the TTL until a limit allows it. If it allows none, the TTL stays.
+// shorten halves the TTL until a limit allows it. If the limit allows no TTL, the TTL stays.
 func (k *keeper) shorten(err error) error {
 	ttl := k.ttl
 	for tooLong(err) && ttl > terms.MinHoldTTL {

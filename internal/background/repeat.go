@@ -8,7 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Pauses of Repeat.
+// Bounds of the pauses that Repeat makes.
 const (
 	firstPause   = 75 * time.Millisecond
 	longestPause = 5 * time.Second

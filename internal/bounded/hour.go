@@ -6,7 +6,7 @@ import (
 )
 
 // An Hour has the busiest and the most refused keys of an hour, as one process has
-// counted them. Its JSON is a public format of stores.
+// counted them. The JSON of an Hour is a public format of stores.
 type Hour struct {
 	Hour    time.Time `json:"hour"` // beginning of the hour, on the clock of the process
 	Busiest Top       `json:"busiest"`
@@ -15,7 +15,7 @@ type Hour struct {
 	Counts json.RawMessage `json:"counts,omitempty"`
 }
 
-// MapKeys returns the text of an Hour with other keys. Shared buckets keep theirs, "".
+// MapKeys returns the text of an Hour with other keys. Shared buckets keep their key, "".
 func MapKeys(text string, f func(limit, key string) string) (string, error) {
 	var h Hour
 	if err := json.Unmarshal([]byte(text), &h); err != nil {

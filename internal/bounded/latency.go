@@ -46,8 +46,8 @@ func (h *Histogram) Add(o *Histogram) {
 	}
 }
 
-// Percentile returns a percentile in µs. It may be too high by a bin, but is never
-// above Most. It is 0 if the histogram is empty.
+// Percentile returns a percentile in µs. The percentile may be too high by a bin,
+// but is never above Most. The percentile is 0 if the histogram is empty.
 func (h *Histogram) Percentile(p float64) float64 {
 	left := int(float64(h.Count) * p / 100)
 	for i, n := range h.bins {

@@ -6,11 +6,11 @@ import (
 	_ "unsafe" // for go:linkname
 )
 
-// maxCopies bounds the copies: more processors share them.
+// maxCopies bounds the number of copies: more processors share them.
 const maxCopies = 64
 
 // Copies are copies of a T, of which goroutines on different processors mostly use
-// different ones. Two goroutines may use the same one at once, so T is made of
+// different ones. Two goroutines may use the same copy at once, so T is made of
 // atomics or has a lock. T must fill whole cache lines.
 type Copies[T any] []T
 

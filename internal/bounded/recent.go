@@ -2,7 +2,7 @@ package bounded
 
 import "sync"
 
-// A Map is a map of bounded size. It has at most 2 × Most entries, in two generations.
+// A Map is a map of bounded size. A Map has at most 2 × Most entries, in two generations.
 // When the younger one has Most entries, the older one is forgotten, except for entries
 // that Keep wants, up to half of Most. It is safe for concurrent use.
 type Map[K comparable, V any] struct {
@@ -23,7 +23,7 @@ func (m *Map[K, V]) Put(key K, v V) {
 	m.young[key] = v
 }
 
-// age begins a generation.
+// age begins a new generation, and forgets the oldest.
 func (m *Map[K, V]) age() {
 	oldest := m.old
 	m.young, m.old = map[K]V{}, m.young

@@ -8,7 +8,7 @@ func Sum(tops []Top, n int) Top {
 	return sum
 }
 
-// join is Sum with all keys, in no order.
+// join is Sum with all keys, not only the n busiest, in no order.
 func join(tops []Top) (sum Top) {
 	n := 0
 	for _, t := range tops {

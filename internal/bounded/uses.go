@@ -9,8 +9,8 @@ import (
 )
 
 // uses are what the keys of a shard used since they were last taken. A key keeps its place
-// while it is among the busiest, and is then counted exactly. The others are counted
-// together, by limit, once there are most.
+// while it is among the busiest, and is then counted exactly. Other keys are counted
+// together, by limit, once there are most keys.
 type uses struct {
 	most int
 	at   map[[2]string]*store.UsageLine // by limit and key; the key "" has the usage that is counted together
@@ -34,7 +34,7 @@ func (u *uses) find(limit, key string) *store.UsageLine {
 }
 
 // take appends what was used since the last take. Of the keys, the busiest half keep their
-// places, so that there are places for others.
+// places, and the other places become free.
 func (u *uses) take(lines []store.UsageLine) []store.UsageLine {
 	var busiest []*store.UsageLine
 	for _, x := range u.at {
@@ -66,8 +66,8 @@ func (w *Window) AddUse(limit, key string, allowed, refused, tokens int64) {
 	s.mu.Unlock()
 }
 
-// TakeUses returns what keys used since the last call. Limit and key of no two lines are the
-// same.
+// TakeUses returns what keys used since the last call. No two lines have the same limit and
+// key.
 func (w *Window) TakeUses() (lines []store.UsageLine) {
 	w.each(func(s *shard) {
 		lines = s.uses.take(lines)

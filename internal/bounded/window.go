@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// WindowConfig sizes a Window. The zero value means the defaults.
+// WindowConfig sizes a Window. The zero WindowConfig means the defaults.
 type WindowConfig struct {
 	Counters int // counters of each slice, over all shards; default 1024
 	Slices   int // number of slices of the window, the current one included; default 6
@@ -17,11 +17,11 @@ type WindowConfig struct {
 
 // A Window counts keys over a sliding window of slices: each Turn begins a new slice and
 // drops the oldest. It also has the total of all slices since the last Restart, which
-// costs an event nothing: a slice is added when it ends. It is safe for concurrent use.
+// costs an event nothing: a slice is added when it ends. A Window is safe for concurrent use.
 //
 // A key is always in the same shard, so that shards do not add to the error. Slices
-// do: a key without a counter in a slice may have had as many events there as the
-// slice's smallest counter.
+// do add to it: a key without a counter in a slice may have had as many events
+// there as the slice's smallest counter.
 type Window struct {
 	seed   maphash.Seed
 	shards []shard
@@ -67,7 +67,7 @@ func NewWindow(c WindowConfig) *Window {
 	return w
 }
 
-// Add counts an event of a key. It keeps the string limit and copies key.
+// Add counts an event of a key. Add keeps the string limit and copies key.
 func (w *Window) Add(limit, key string) {
 	s, _ := w.add(limit, key)
 	s.mu.Unlock()
@@ -87,8 +87,8 @@ func (w *Window) Turn() {
 	w.each(func(s *shard) { s.turn(w.per) })
 }
 
-// Restart begins a new slice, as Turn does, and a new total. It returns the n busiest
-// keys of the total that ends.
+// Restart begins a new slice, as Turn does, and a new total. Restart returns the n
+// busiest keys of the total that ends.
 func (w *Window) Restart(n int) (t Top) {
 	w.each(func(s *shard) {
 		s.turn(w.per)
@@ -112,7 +112,7 @@ func (w *Window) Top(n int, limit string) (t Top) {
 	return t
 }
 
-// each calls f for each shard, locked.
+// each calls f for each shard while the shard is locked.
 func (w *Window) each(f func(*shard)) {
 	for i := range w.shards {
 		s := &w.shards[i]

@@ -18,12 +18,13 @@ type EntryLog struct {
 	Age     int64 // µs
 }
 
-// The logs of a store.
+// These are the logs of a store.
 var (
 	Changes = EntryLog{"audit", 10_000, 400 * day}
-	// A week of the entries of 32 processes. An entry has about 3 kB.
+	// As many entries as 32 processes make in a week. An entry has about 3 kB.
 	TopHours = EntryLog{"top_hours", 32 * 7 * 24, 7 * day}
-	// An hour of the entries of 32 processes, and some minutes for clocks that differ.
+	// As many entries as 32 processes make in an hour, and some minutes more for clocks that
+	// differ.
 	Minutes = EntryLog{"minutes", 32 * 65, 65 * 60 * 1_000_000}
 )
 
@@ -39,7 +40,7 @@ const (
 // number that distinguishes entries of the same time. Later entries have greater IDs.
 func EntryID(at int64, n uint32) string { return fmt.Sprintf("%0*x%08x", timeDigits, at, n) }
 
-// FirstEntry returns the smallest ID of a time.
+// FirstEntry returns the smallest ID that an entry of a given time can have.
 func FirstEntry(at int64) string { return EntryID(max(at, 0), 0) }
 
 // EntryTime returns the time in an ID.

@@ -15,12 +15,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Backend is where limits are kept. A Catalog reads one at a time (Prepare, Read) and
-// changes one at a time (Put, Drop). Revision, Install, a reading and a change may run at the
+// A Backend is where limits are kept. A Catalog runs one reading at a time (Prepare, Read) and
+// one change at a time (Put, Drop). Revision, Install, a reading and a change may run at the
 // same time: calls whose limit has changed wait for a reading, and a change may take long.
 type Backend interface {
 	// Prepare runs before the limits are read for the first time, for example to check
-	// the schema. It is called again until both succeed.
+	// the schema. Prepare is called again until it and the first reading succeed.
 	Prepare(ctx context.Context) error
 	// Read returns all limits, as they were at one instant, or if only is not empty, the one
 	// of this name.
@@ -30,12 +30,12 @@ type Backend interface {
 	Revision(ctx context.Context) (int64, error)
 	// Install puts limits in force that were read: it sets the registry, and whatever
 	// else the store keeps for the calls of a limit. Limits that were read alone are put
-	// beside the others.
+	// beside the other limits.
 	Install(l *Limits) error
-	// Put stores a limit that compiles, and Drop removes one. Their errors are those of
-	// store.Definer. They hardly wait for another transaction that has locked the limit, and
-	// then the error wraps store.ErrLocked. Put returns by how much it has changed the
-	// revision, or 0 if it has changed nothing.
+	// Put stores a limit that compiles, and Drop removes one. The errors of Put and Drop are
+	// those of store.Definer. Put and Drop hardly wait for another transaction that has
+	// locked the limit; the error then wraps store.ErrLocked. Put returns by how much it has
+	// changed the revision, or 0 if it has changed nothing.
 	Put(ctx context.Context, l store.Limit, owner string) (change int64, err error)
 	Drop(ctx context.Context, name, owner string) error
 }
@@ -52,8 +52,8 @@ type Limits struct {
 // Config configures how a Catalog uses its Backend.
 type Config struct {
 	// Lazy opens a catalog whose back end does not answer. Limits that are defined until
-	// it answers are kept, and then stored. So are later changes of limits that somebody
-	// else has locked: until they are stored, the limits in the store decide.
+	// it answers are kept, and then stored. Later changes of limits that somebody else
+	// has locked are kept too: until they are stored, the limits in the store decide.
 	Lazy bool
 	// WaitForAccess opens a lazy catalog even if access is denied.
 	WaitForAccess bool
@@ -63,7 +63,7 @@ type Config struct {
 	// Unread returns the error of calls until the limits have been read for the first
 	// time. err is the error of the last attempt, or nil.
 	Unread func(err error) error
-	// Error wraps an error of reading as one of the store's.
+	// Error wraps an error of reading as an error of the store.
 	Error func(err error) error
 	// Unavailable reports whether an error means that the back end could not be reached,
 	// or temporarily cannot write, rather than that it rejected the change.
@@ -84,14 +84,14 @@ const (
 	// changes another limit, waits for all.
 	maxLocked = 10
 
-	// A change of a locked limit is tried again for so long. Between two tries, others can
-	// make changes.
+	// A change of a locked limit is tried again for this time. Between two tries, others
+	// can make changes.
 	lockedPause    = 50 * time.Millisecond
 	lockedPatience = 5 * time.Second        // after this time the caller gets the error
 	lazyPatience   = 100 * time.Millisecond // the same in a lazy catalog, which keeps a definition for later, if nobody waits for the answer
 )
 
-// A Catalog keeps the limits of one store. It is a store.Definer.
+// A Catalog keeps the limits of one store. A Catalog is a store.Definer.
 type Catalog struct {
 	Config
 	b   Backend
@@ -129,7 +129,7 @@ func (p pending) due() bool { return !time.Now().Before(p.after) }
 
 func (p pending) locked() bool { return errors.Is(p.why, store.ErrLocked) }
 
-// New returns a catalog that has read nothing yet. Limits appear in reg.
+// New returns a catalog that has read nothing yet. The limits that it reads appear in reg.
 func New(b Backend, reg *store.Registry, c Config) *Catalog {
 	cat := &Catalog{Config: c, b: b, reg: reg, reading: make(background.Gate, 1), changing: make(background.Gate, 1)}
 	cat.revision.Store(-1)
@@ -185,7 +185,7 @@ func (c *Catalog) LoadError() error {
 	return nil
 }
 
-// unreadable is Registry.Unreadable.
+// unreadable is the function for Registry.Unreadable.
 func (c *Catalog) unreadable(name string) error {
 	if why := c.LoadError(); why != nil {
 		return why
@@ -320,10 +320,9 @@ func (c *Catalog) forget(name string) {
 	c.noteWaiting()
 }
 
-// Install puts limits in force that were read in a caller's transaction, unless they are
-// older than those in force. It waits for no reader. If they are newer, they are read
-// again at the next check, because the transaction may have changed them and may roll
-// back.
+// Install puts limits in force that were read in a caller's transaction, unless they are older
+// than those in force. Install waits for no reader. If the new limits are newer, they are read
+// again at the next check, because the transaction may have changed them and may roll back.
 func (c *Catalog) Install(l *Limits) error {
 	c.installs.Lock()
 	defer c.installs.Unlock()
@@ -339,9 +338,9 @@ func (c *Catalog) Install(l *Limits) error {
 }
 
 // installAfter puts limits in force if the revision in force is still revision. Otherwise
-// others were installed since these were read, and it returns false. A lower revision
-// than the one in force is not an error, because a back end that was created anew counts
-// from 0.
+// other limits were installed since these were read, and installAfter returns false. A
+// lower revision than the one in force is not an error, because a back end that was
+// created anew counts from 0.
 func (c *Catalog) installAfter(revision int64, l *Limits) (done bool, err error) {
 	c.installs.Lock()
 	defer c.installs.Unlock()
@@ -386,7 +385,8 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 		return err
 	}
 	if unread && c.isRead.Load() {
-		// Perhaps a change of this program, which is about to install what it has changed.
+		// The newer revision may be a change of this program, which is about to install what
+		// it has changed.
 		bound, cancel := context.WithTimeout(ctx, lockedPause)
 		defer cancel()
 		if c.changing.Enter(bound) == nil {
@@ -454,8 +454,8 @@ func (c *Catalog) change(ctx context.Context, patience time.Duration, try func()
 	}
 }
 
-// Define adds or changes a limit. In this process that takes effect at once, in others at
-// their next check.
+// Define adds or changes a limit. In this process a definition takes effect at once, in
+// others at their next check.
 func (c *Catalog) Define(ctx context.Context, l store.Limit, by string) (d *store.Definition, err error) {
 	if _, err := store.NewDefinition(l); err != nil {
 		return nil, err
@@ -514,8 +514,8 @@ func (c *Catalog) isAlone(l *store.Limit) bool {
 
 // loadOne reads a limit that this program has changed, and no others, since a change of one of
 // many limits would otherwise take as long as reading all. before and after are the revisions
-// around the change if nobody else has made one. If somebody has, loadOne returns false, and
-// all limits must be read.
+// around the change if nobody else has made one. If somebody else has made a change, loadOne
+// returns false, and all limits must be read.
 func (c *Catalog) loadOne(ctx context.Context, name string, before, after int64) (done bool, err error) {
 	if err := c.reading.Enter(ctx); err != nil {
 		return false, err
@@ -559,7 +559,7 @@ func (c *Catalog) checkParents(ctx context.Context, l *store.Limit) error {
 
 // pend keeps a limit of a lazy catalog that could not be stored. If the back end did not
 // answer, only this process knows the limit until it is stored: its calls are answered by
-// its failure mode. If it is locked, the limit in the store goes on.
+// its failure mode. If the limit is locked, the definition in the store stays in force.
 func (c *Catalog) pend(l store.Limit, by string, why error) (d *store.Definition, err error) {
 	p := pending{limit: l, owner: by}
 	isLocked := errors.Is(why, store.ErrLocked)

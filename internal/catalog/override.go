@@ -7,8 +7,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// EncodeOverride returns an override, with the one under it, as Redis and files keep it. It
-// is "" for nil.
+// EncodeOverride returns an override, with the one under it, as Redis and files keep it.
+// The result for nil is "".
 func EncodeOverride(o *store.Override) string {
 	if o == nil {
 		return ""

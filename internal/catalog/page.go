@@ -20,8 +20,8 @@ type Page[T any] struct {
 	last          *string // key of the last row, once there are most rows; nil: all keys are wanted
 }
 
-// NewPage returns an empty page for n rows whose keys begin with prefix and follow after. At
-// most MaxPage can be on it.
+// NewPage returns an empty page for n rows whose keys begin with prefix and follow after. A
+// Page has at most MaxPage rows.
 func NewPage[T any](prefix, after string, n int, key func(*T) string) *Page[T] {
 	return &Page[T]{prefix: prefix, after: after, most: min(max(n, 0), MaxPage), key: key}
 }
@@ -31,7 +31,7 @@ func (p *Page[T]) Wants(key string) bool {
 	return p.most > 0 && (p.after == "" || key > p.after) && strings.HasPrefix(key, p.prefix) && (p.last == nil || key < *p.last)
 }
 
-// Add adds a row that Wants wants.
+// Add adds a row that Wants accepts.
 func (p *Page[T]) Add(row T) {
 	if p.rows = append(p.rows, row); len(p.rows) > 2*p.most+1000 { // not at each row, so that sorting costs a row little
 		p.Rows()

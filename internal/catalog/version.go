@@ -12,11 +12,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Version is a rule of a limit as stores keep it. It has the rule's numbers as they
-// were compiled, so that rows keep their meaning even if a newer program would compile
-// the limit differently, and the definition of its calendar. Redis keeps it as JSON,
-// which contains the calendar. Tables have a column for each field, and the limit's per
-// and start in place of the calendar.
+// A Version is a rule of a limit as stores keep it. A Version has the rule's numbers as
+// they were compiled, so that rows keep their meaning even if a newer program would
+// compile the limit differently, and the definition of its calendar. Redis keeps it as
+// JSON, which contains the calendar. Tables have a column for each field, and the
+// limit's per and start in place of the calendar.
 type Version struct {
 	Number uint32 `json:"number"`
 	Since  int64  `json:"since"`
@@ -66,7 +66,7 @@ func (v *Version) Version() (*store.Version, error) {
 }
 
 // rule returns a rule with the stored numbers. Numbers that no limit could compile to are
-// an error. Only the calendar is compiled again.
+// an error. Only the calendar of the rule is compiled again.
 func (v *Version) rule() (r store.Rule, err error) {
 	for _, n := range []int64{v.Every, v.Cap, v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed} {
 		if n < 0 || n > store.MaxInt {
@@ -137,7 +137,7 @@ func Known(d *store.Definition, number uint32, since int64) *store.Version {
 
 // Before returns the versions of a definition from oldest on and before the version with
 // a number, which began at a time. ok is false if d has another version of that number, or
-// none. If d is nil there are none before.
+// none. If d is nil there are no such versions.
 func Before(d *store.Definition, number uint32, since int64, oldest uint32) (past []*store.Version, ok bool) {
 	if d == nil {
 		return nil, true

@@ -11,8 +11,8 @@ import (
 type Watcher interface {
 	// Wait returns when the limits may have changed, after poll, or when ctx ends.
 	Wait(ctx context.Context, poll time.Duration)
-	// Looked is called with the result of the check after Wait. The error is also nil if
-	// the catalog is closing.
+	// Looked is called with the result of the check after Wait. The error passed to
+	// Looked is also nil if the catalog is closing.
 	Looked(err error)
 	// Close closes what Wait has opened.
 	Close()
@@ -20,7 +20,7 @@ type Watcher interface {
 
 // Watch checks for changes of the limits in the background, at least every poll. If poll
 // is negative, it only checks every defaultPoll until the limits have been read for the
-// first time. A check takes at most timeout.
+// first time. A check for changes takes at most timeout.
 func (c *Catalog) Watch(w Watcher, poll, defaultPoll, timeout time.Duration) {
 	once := poll < 0
 	if once && c.isRead.Load() {

@@ -1,8 +1,8 @@
 
 -- == Limits with shards
 
--- Each of their keys has several rows of buckets, which are like any other: their rule is
--- one row's part of the limit.
+-- Each key of a limit with shards has several rows of buckets, which are like any other:
+-- their rule is one row's part of the limit.
 
 create function dipwell_internal.row_keys(shards bigint, key text) returns text[] language plpgsql immutable as $$
 begin
@@ -17,7 +17,8 @@ begin
     return array[two_rows.key || chr(1) || lpad(a::text, 2, '0'), two_rows.key || chr(1) || lpad(b::text, 2, '0')];
 end $$;
 
--- The key of a row; null if the row is of a version with other shards.
+-- The key to which a row belongs; null if the row is of a version with another number of
+-- shards.
 create function dipwell_internal.key_of(shards bigint, row_key text) returns text language sql immutable set search_path = pg_catalog, pg_temp as $$
     select case when coalesce(shards, 1) < 2 then row_key when row_key ~ '\x01[0-9][0-9]$' and right(row_key, 2)::int < shards then left(row_key, -3) end
 $$;
@@ -35,7 +36,7 @@ end $$;
 
 -- Locks a row if it has enough tokens: free. Otherwise it is refused, or without waits
 -- locked. A row that another transaction has inserted is invisible until that ends, and an
--- insert would wait for it. So who inserts a row first gets an advisory lock.
+-- insert would wait for it. So whoever inserts a row first takes an advisory lock.
 create function dipwell_internal.lock_row(lim int, row_key text, cost bigint, waits boolean) returns text language plpgsql volatile as $$
 begin
     loop
@@ -59,8 +60,8 @@ exception when triggered_action_exception then
     return 'refused';
 end $$;
 
--- Locks the rows of a call whose limits have shards. Without waits null if one of them is
--- locked.
+-- Locks the rows of a call whose limits have shards. Without waits, the result is null if
+-- one of them is locked.
 create function dipwell_internal.lock_rows(limit_ids int[], keys text[], verbs int[], costs bigint[], waits boolean) returns int[] language plpgsql volatile as $$
 declare
     x record;
@@ -74,7 +75,7 @@ begin
     return limit_ids;
 end $$;
 
--- A row of a key that has enough tokens for a cost, or the one that will have them first.
+-- A row of a key that has enough tokens for a cost, or the row that will have them first.
 create function dipwell_internal.choose_row(lim int, keys text[], cost bigint, locks boolean) returns text language plpgsql volatile as $$
 declare
     x       record;

@@ -145,8 +145,8 @@ begin
     return more;
 end $$;
 
--- By ctid from an array: a subquery behind IN may be planned to run again for each row of
--- the table, and would then find other rows each time.
+-- Rows are found by ctid from an array: a subquery behind IN may be planned to run again
+-- for each row of the table, and would then find other rows each time.
 create function dipwell_internal.forget_holds(max_rows bigint, n bigint) returns bigint language plpgsql volatile as $$
 declare
     gone bigint;

@@ -13,7 +13,7 @@ begin
     end if;
 end $$;
 
--- Tells programs that limits have changed; returns by how much the revision has.
+-- Tells programs that limits have changed; returns by how much the revision has changed.
 create function dipwell_internal.note_change(out change bigint) language plpgsql volatile as $$
 begin
     change := 1 + (random() * 2147483646)::bigint;
@@ -127,8 +127,8 @@ begin
 end $$;
 
 -- Raises an error that names the first key whose override does not fit a new version of its
--- limit. Overrides with the same settings are compiled once. Who sets an override keeps
--- others from this check until its transaction ends.
+-- limit. Overrides with the same settings are compiled once. Whoever sets an override keeps
+-- others from this check until the transaction ends.
 create function dipwell_internal.check_fit(d dipwell.limits, r dipwell.versions, n bigint) returns void language plpgsql volatile as $$
 declare
     x      record;
@@ -157,9 +157,9 @@ begin
 end $$;
 
 -- Raises an error if a limit may not have its parent, algorithm or shards in the tree it is
--- in. A limit is locked while it is changed. Who gives it a parent locks those above it too,
--- so that two programs cannot make a circle together, and a parent is not dropped meanwhile.
--- Who takes it from its parent waits for others who give that one a child.
+-- in. A limit is locked while it is changed. Whoever gives it a parent also locks the limits
+-- above it, so that two programs cannot make a circle together, and a parent is not dropped
+-- meanwhile. Whoever takes it from its parent waits for others who give that parent a child.
 create function dipwell_internal.check_parents(d dipwell.limits, old dipwell.limits) returns void language plpgsql volatile as $$
 declare
     child  dipwell.limits := d;
@@ -261,8 +261,8 @@ begin
     perform dipwell_internal.lock_limit(old.parent);
     select min(x.name) into child from dipwell.limits x where x.parent = limit_name;
     perform dipwell_internal.wrong(format('parent: it is the parent of limit %s, which must be dropped or changed first', child), limit_name) where child is not null;
-    -- Parts for other limits stay until they are due. Without this part nobody can cancel
-    -- them. A hold that has expired is settled to the limit that has the name then.
+    -- Parts for other limits stay until they are due. If this part is missing, nobody can
+    -- cancel them. A hold that has expired is settled to the limit that has the name then.
     delete from dipwell.reservations x where x.limit_id = old.id;
     update dipwell.hold_parts x set live = false, reset = x.reset or x.live and x.till > coalesce(at, dipwell_internal.now_us()), due = dipwell_internal.hold_gone(x),
         dropped = limit_name where x.limit_id = old.id;
@@ -409,7 +409,7 @@ begin
     end loop;
 end $$;
 
--- How many tokens fewer than its burst a leased limit has.
+-- By how many tokens the bucket of a leased limit is smaller than its burst.
 create function dipwell_internal.carve(d dipwell.limits, burst bigint, period bigint) returns bigint language plpgsql immutable as $$
 declare
     most bigint := case when burst > 1 then least(dipwell_internal.mul_div(burst, period, 2 * d.rate, false),

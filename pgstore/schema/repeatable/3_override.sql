@@ -96,7 +96,7 @@ exception when invalid_parameter_value then
     perform dipwell_internal.wrong(replace(reason, 'limit ' || l.name || ': plans: plan override: ', ''));
 end $$;
 
--- The id of an override that is set at n: none of those that are taken.
+-- An id for an override that is set at n, which differs from the ids that are taken.
 create function dipwell_internal.override_id(n bigint, taken int[]) returns int language sql immutable as
 $$ select x.id::int from generate_series(n, n + 4) i cross join lateral (select i & 2147483647 as id) x where x.id <> 0 and x.id <> all (array_remove(taken, null)) order by i limit 1 $$;
 
@@ -182,9 +182,9 @@ begin
     end if;
 end $$;
 
--- Begins or ends the block of a key whose row is locked. With the rights of the owner: a
--- service may decide, and begins and ends blocks by it. So it changes no override that people
--- have set.
+-- Begins or ends the block of a key whose row is locked. The function has the rights of the
+-- owner: a service may decide calls, and so begins and ends blocks. So it changes no override
+-- that people have set.
 create function dipwell_internal.set_block(lim int, of_key text, n bigint, begins boolean) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -206,7 +206,7 @@ exception when foreign_key_violation then
     raise exception using errcode = 'undefined_object', constraint = 'limit_name', message = 'limit_name: the limit was dropped';
 end $$;
 
--- Says in the limit that it has overrides, and notifies programs.
+-- Records in the limit that it has overrides, and notifies programs.
 create function dipwell_internal.mark_overridden(lim int) returns void language plpgsql volatile as $$
 begin
     update dipwell.limits x set overridden = true where x.id = lim;

@@ -39,8 +39,8 @@ end $$;
 create function dipwell_internal.entries(n int) returns text language sql immutable as
 $$ select case n when 1 then '1 entry' else coalesce(n, 0) || ' entries' end $$;
 
--- A type because, with OUT parameters, PostgreSQL would build the descriptor of the row in
--- every call.
+-- This is a type because, with OUT parameters, PostgreSQL would build the descriptor of
+-- the row in every call.
 create type dipwell.decision as (
     allowed     boolean,
     remaining   bigint,
@@ -319,7 +319,7 @@ begin
             else dipwell_internal.wait(r, k.used, k.ts, n) end);
 end $$;
 
--- The functions that a view calls run with the search path of whoever reads it.
+-- The functions that a view calls run with the search path of whoever reads the view.
 create view dipwell.status as
     select l.name as limit_name, nullif(b.key, '') as key, s.capacity, s.remaining, s.full_at
     from dipwell.buckets b

@@ -2,8 +2,8 @@
 -- == The public functions of holds
 
 -- The most common calls, on one limit whose numbers decide and a row without
--- reservations, are a few statements, hold_one and settle_one, from Go too. All others are
--- left to hold_group and settle_group.
+-- reservations, are a few statements, hold_one and settle_one, from Go too. Calls of other
+-- kinds are left to hold_group and settle_group.
 
 create type dipwell.held as (
     allowed     boolean,
@@ -31,7 +31,7 @@ create type dipwell.settled as (
     repeated    boolean
 );
 
--- The length of an interval in µs; of one that is too long, the most that a bigint holds.
+-- The length of an interval in µs; for an interval that is too long, the largest bigint.
 create function dipwell_internal.micros(x interval) returns bigint language sql immutable as
 $$ select case when x > interval '100000 years' then 9223372036854775807 when x < interval '-100000 years' then -9223372036854775807
     else (date_part('epoch', x) * 1000000)::bigint end $$;
@@ -47,9 +47,9 @@ begin
 end $$;
 
 -- Makes a hold of one key, if nothing but numbers decides and the row has no reservations.
--- Otherwise null. Few expressions, as in take: each is prepared again in each transaction.
--- free_of is a number, because a condition that the planner can drop for concurrency limits
--- makes it plan each of their calls anew.
+-- Otherwise null. The function has few expressions, as take has: each is prepared again in
+-- each transaction. free_of is a number, because a condition that the planner can drop for
+-- concurrency limits makes it plan each of their calls anew.
 create function dipwell_internal.hold_one(limit_name text, key text, cost bigint, ttl bigint, hold text, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
 declare
     r record;
@@ -215,9 +215,9 @@ begin
 end $$;
 
 -- Settles a hold of one key to at most what was held, if nothing but numbers decides.
--- Otherwise null. "coalesce(p.live, false)" keeps the planner from using the index of live
--- holds. In a plan made while the table is small, a scan of that whole index looks as cheap
--- as a lookup by id.
+-- For other holds the result is null. "coalesce(p.live, false)" keeps the planner from
+-- using the index of live holds. In a plan made while the table is small, a scan of that
+-- whole index looks as cheap as a lookup by id.
 create function dipwell_internal.settle_one(hold text, cost bigint, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
 declare
     x record;

@@ -2,13 +2,14 @@
 -- == The public functions that take
 
 -- Most takes need nothing but numbers: those of the limit, or of the plan that the call
--- names, and the row. They are a SELECT and an UPDATE. If the UPDATE charges nothing, the
--- row is read. If the tokens are not there, the call is refused, which writes nothing and
--- uses no transaction id; if there is no row, it is inserted with the charge. Rows of
--- another definition and rows with records are left to ask.
+-- names, and the row. Such takes are a SELECT and an UPDATE. If the UPDATE charges
+-- nothing, the row is read. If the tokens are not there, the call is refused, which
+-- writes nothing and uses no transaction id; if there is no row, it is inserted with the
+-- charge. Rows of another definition and rows with records are left to the function ask.
 --
 -- Each expression of PL/pgSQL is prepared again in each transaction, which costs more than
--- to compute it. So there are few, and the statements compute what they need themselves.
+-- to compute it. So the functions have few expressions, and the statements compute what they
+-- need themselves.
 create function dipwell.take(limit_name text, key text default null, cost bigint default 1, plan text default null, floor bigint default null) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -108,7 +109,7 @@ comment on function dipwell.take is
     'Takes cost tokens if they are all free, and otherwise none. Calls of a shared limit have no key; without one, those of any other are an error.';
 
 -- Locks rows, in the order of limit and key in which they are given, and charges all of them
--- if all fit. Otherwise no row.
+-- if all fit. If they do not all fit, no row is charged.
 create function dipwell_internal.take_rows(ids int[], keys text[], costs bigint[], grids bigint[]) returns table (i bigint, remaining bigint, reset interval)
 language plpgsql volatile as $$
 begin
@@ -132,7 +133,7 @@ begin
     select j.i, (j.cap - j.used) / j.unit, dipwell_internal.plain_wait(j.used, j.ts, j.n, j.every, j.add, j.grid) from judged j where j.fits;
 end $$;
 
--- Takes from a limit and those above it, if nothing but numbers decides and all is there.
+-- Takes from a limit and those above it, if only numbers decide and all tokens are there.
 -- Otherwise null. The rows are read first, so that a refusal, which is left to ask, locks and
 -- writes nothing. The limit above another one is the older one, unless it was made its parent
 -- later; then ask decides.

@@ -1,7 +1,7 @@
 
 -- == The public function that counts usage
 
--- Counts of programs that decide in SQL. Services write theirs by themselves.
+-- These are counts of programs that decide in SQL. Services write their counts separately.
 
 create function dipwell.count_usage(limit_name text, key text, allowed bigint default 0, refused bigint default 0, tokens bigint default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$

@@ -47,8 +47,8 @@ begin
     end if;
 end $$;
 
--- Creates the roles and grants what each may. Returns those that are missing and may not be
--- created. For the owner of the schemas.
+-- Creates the roles and grants what each may. Returns the roles that are missing and may
+-- not be created. For the owner of the schemas.
 create function dipwell_internal.grant_roles() returns text[] language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
     who     name;
@@ -83,7 +83,7 @@ begin
         raise notice 'The role % may not create roles, and % missing. Until they are there, only % may call dipwell. A role that may create roles should run: create role %; then % should run: select dipwell_internal.grant_roles(). Or it grants the same to a role that is there: select dipwell_internal.grant_rights(''dipwell_app'', ''NAME'')',
             current_user, array_to_string(missing, ', ') || case when cardinality(missing) > 1 then ' are' else ' is' end, current_user, array_to_string(missing, '; create role '), current_user;
     end if;
-    -- Restores what 0_drop.sql found.
+    -- Restores the grants that 0_drop.sql found.
     for f in select p.oid::regprocedure as signature, g.grantee::regrole as who
         from pg_temp.dipwell_grants g join pg_proc p on p.proname = g.name and p.pronamespace = g.home loop
         execute format('grant execute on function %s to %s', f.signature, f.who);

@@ -1,7 +1,7 @@
 
 -- == Comments of tables, views, types and columns
 
--- Those of functions of schema dipwell are next to the functions.
+-- The comments of functions in schema dipwell are next to the functions.
 comment on schema dipwell is 'Rate limits: the public functions, tables and views.';
 comment on schema dipwell_internal is 'Helpers of schema dipwell, which may change with any version: do not call them.';
 comment on table dipwell.limits is 'The limits: what was defined, and the numbers of the present version that a take needs.';
@@ -26,7 +26,8 @@ comment on type dipwell.decision is 'The result of a call of one key.';
 comment on type dipwell.held is 'The result of hold for one limit and key.';
 comment on type dipwell.settled is 'The result of settle for one limit and key.';
 
--- Columns of one name mean the same, unless a table is named. Times in bigint are µs since the Unix epoch.
+-- Columns with the same name mean the same, unless a comment names a table. Times in bigint
+-- are µs since the Unix epoch.
 do $$
 declare
     c record;
