@@ -214,7 +214,7 @@ func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64
 }
 
 // Do is Take, Check, TakeUpTo, Reserve, Charge, Refund or Reset, with the verb as an
-// argument, and with the plan and floor of t. It sets *d, which may be reused for many
+// argument, and with the plan and floor of t. Do sets *d, which may be reused for many
 // calls. If it returns an error, *d is not a decision.
 func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, t Take) error {
 	if t.With != nil || t.Plan != "" || t.Floor != 0 {
@@ -301,8 +301,8 @@ func (l *Limiter) quick(d *Decision, verb store.Verb, def *store.Definition, key
 	return ok
 }
 
-// check checks a cost, and a key of a limit whose keys are not paths. It returns the key
-// for the store.
+// check checks a cost, and a key of a limit whose keys are not paths. check returns the
+// key for the store.
 func check(def *store.Definition, key string, n int64) (string, error) {
 	if uint64(n) > store.MaxInt {
 		return "", checkCost(n)

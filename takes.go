@@ -226,7 +226,7 @@ func (l *Limiter) addParents(c *call, op *store.Op, cost int64, i int) error {
 }
 
 // add keeps the op that next returned, or adds its cost to that of an op on the same
-// limit and key. It returns the op's index. named is false for the op of a parent.
+// limit and key. add returns the op's index. named is false for the op of a parent.
 func (c *call) add(op *store.Op, named bool) (int, error) {
 	for i := range c.ops {
 		same := &c.ops[i]

@@ -203,8 +203,8 @@ func outlast(ctx context.Context) (calls context.Context, end func()) {
 	return calls, func() { stop(); cancel() }
 }
 
-// cancelWait cancels the reservation of a wait, and tries again while the store fails. It
-// ignores the last error: the caller gets the context's error.
+// cancelWait cancels the reservation of a wait, and tries again while the store fails.
+// cancelWait ignores the last error: the caller gets the context's error.
 func (l *Limiter) cancelWait(ctx context.Context, id Reservation) {
 	background.Briefly(cancelWaitTimeout, func() {
 		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)

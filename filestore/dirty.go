@@ -62,7 +62,7 @@ func (d *dirty) init(maxKeys int) {
 
 var start = time.Now()
 
-// swap begins a cycle. It returns the previous one, and appends its keys to keys.
+// swap begins a cycle. swap returns the previous one, and appends its keys to keys.
 func (d *dirty) swap(keys []memory.Touched) (*cycle, []memory.Touched) {
 	old := d.current.Load()
 	c := &cycle{done: make(chan struct{})}

@@ -106,8 +106,8 @@ func (w *writer) sweepSome() {
 	}
 }
 
-// sweep deletes up to n full rows from memory and up to n from the file. It returns
-// the number deleted from the file, and reads each row at most once.
+// sweep deletes up to n full rows from memory and up to n from the file. sweep
+// returns the number deleted from the file, and reads each row at most once.
 func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 	if state := s.state.Load(); state&stateClosed != 0 {
 		return 0, s.unavailable()

@@ -64,8 +64,8 @@ func (s *Store) loadAll(defs map[int64]*store.Definition) error {
 	return err
 }
 
-// loadRows puts all rows that are not full into memory. It ignores the lows of a row that
-// has no records.
+// loadRows puts all rows that are not full into memory. loadRows ignores the lows of a
+// row that has no records.
 func (s *Store) loadRows(defs map[int64]*store.Definition, records map[rowKey][]store.Record) error {
 	now := s.now()
 	return s.disk.each(background, func(rows *sql.Rows) error {

@@ -174,8 +174,8 @@ func unknownOutcome(err error) error {
 	return fmt.Errorf("%w: %s", store.ErrOutcomeUnknown, err.Error())
 }
 
-// apply decides in memory and adds the changed keys to dirty. It returns their last
-// cycle, or nil if nothing changed.
+// apply decides in memory and adds the changed keys to dirty. apply returns their
+// last cycle, or nil if nothing changed.
 func (s *Store) apply(b *store.Batch) (last *cycle) {
 	multi := isMulti(b)
 	if multi {

@@ -101,7 +101,7 @@ func (w *writer) run() {
 
 // waitForMore waits for more keys, as long as the first key of the cycle may be in memory
 // only, less the time that writing takes, or until there are so many keys that calls could
-// soon fail. It returns false when the writer is stopped.
+// soon fail. waitForMore returns false when the writer is stopped.
 func (w *writer) waitForMore(timer *time.Timer) bool {
 	s := w.store
 	if s.every == 0 {

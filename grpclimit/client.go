@@ -214,7 +214,7 @@ func (c *client) learn(target, method string, err error) (wait time.Duration, to
 	return wait, told
 }
 
-// RetryInfo returns the retry delay in the details of a status, at least 0. It returns
+// RetryInfo returns the retry delay in the details of a status, at least 0. RetryInfo returns
 // false if err is not a status of RESOURCE_EXHAUSTED or UNAVAILABLE, or has no RetryInfo.
 func RetryInfo(err error) (time.Duration, bool) {
 	s, ok := status.FromError(err)

@@ -35,7 +35,7 @@ func tooLong(lines []string) bool {
 	return size > maxField
 }
 
-// items yields the items of a list, and their names. It ignores a malformed field.
+// items yields the items of a list, and their names. items ignores a malformed field.
 func items(lines []string, f func(name string, params *httpsfv.Params)) {
 	list, _ := httpsfv.UnmarshalList(lines) // the list is empty after an error
 	for _, m := range list {

@@ -101,8 +101,8 @@ type Transport struct {
 
 var _ http.RoundTripper = (*Transport)(nil)
 
-// New returns a transport for an http.Client. It returns an error if a field of c
-// is out of range or if c.Limiter does not have one of c.Limits.
+// New returns a transport for an http.Client. New returns an error if a field of
+// c is out of range or if c.Limiter does not have one of c.Limits.
 func New(c Config) (*Transport, error) {
 	for _, d := range []struct {
 		name  string

@@ -62,8 +62,8 @@ func New(c Config) (*Store, error) {
 	return &Store{mem}, nil
 }
 
-// Apply decides a batch at one instant of the store's clock. It waits only for
-// other calls that use the same shards, never for ctx.
+// Apply decides a batch at one instant of the store's clock. Apply waits only
+// for other calls that use the same shards, never for ctx.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error { return s.mem.Apply(ctx, b) }
 
 // Abilities returns what the store can do besides Apply. It lists the keys of limits with

@@ -206,7 +206,7 @@ func summable(row *store.RowGroups) (asks bool, bound int64, ok bool) {
 }
 
 // prepare selects the first n groups to be charged, or as many of them as fit
-// in an empty row. It reports whether they take any tokens.
+// in an empty row. prepare reports whether they take any tokens.
 func (p *pendingRow) prepare(n int, bound int64) bool {
 	p.tried, p.units = 0, 0
 	for _, g := range p.Groups[:n] {
@@ -243,7 +243,7 @@ func (s *Store) decideLimit(ctx context.Context, p *limitBatch) []*store.Group {
 }
 
 // chargeRound charges the rows that have room, again after a conflict, and reads the
-// others. It returns the rows that are still undecided.
+// others. chargeRound returns the rows that are still undecided.
 func (s *Store) chargeRound(ctx context.Context, p *limitBatch, rows []*pendingRow) (rest []*pendingRow) {
 	var charged []bool
 	err := s.askRows(ctx, p, func() (err error) { charged, err = s.charge(ctx, p, rows); return err })

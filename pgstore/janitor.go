@@ -80,7 +80,7 @@ func (j *janitor) run(ctx context.Context) {
 }
 
 // step runs one statement that sweeps, unless another program sweeps or has
-// just done so. It returns how long to pause.
+// just done so. step returns how long to pause.
 func (j *janitor) step(ctx context.Context) (rest time.Duration, err error) {
 	if !j.store.cat.IsRead() {
 		return janitorIdle, nil // the server of a lazy store has not answered yet

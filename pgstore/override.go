@@ -144,8 +144,8 @@ func (m *overridden) note(id int32, key string, d *store.Definition) {
 	}
 }
 
-// learn remembers the override that was read for a key, and returns its definition.
-// It returns nil if the row is not under that override and has to be converted first.
+// learn remembers the override that was read for a key, and returns its definition. learn
+// returns nil if the row is not under that override and has to be converted first.
 func (m *overridden) learn(e *entry, row store.State, o *store.Override, key string) *store.Definition {
 	base := e.def.Base()
 	if o == nil || o.Version != base.Number || o.ID != terms.OverrideOf(row.Version) {

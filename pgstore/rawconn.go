@@ -22,10 +22,10 @@ type rowUpdate struct {
 	sql  string
 }
 
-// update runs the statement u. It returns the row after the statement and the statement's
-// time, or pgx.ErrNoRows. If possible it uses pgconn directly: looking up the statement by
-// its text, planning how to encode and scan each value, and creating a Rows, as pgx does,
-// take a tenth of a call.
+// update runs the statement u. update returns the row after the statement and the
+// statement's time, or pgx.ErrNoRows. If possible it uses pgconn directly: looking up the
+// statement by its text, planning how to encode and scan each value, and creating a Rows,
+// as pgx does, take a tenth of a call.
 func (s *Store) update(ctx context.Context, u rowUpdate, key string, numbers ...int64) (row store.State, now int64, err error) {
 	db, release, err := s.acquire(ctx)
 	if err != nil {

@@ -393,7 +393,7 @@ func (s *Store) answer(b *bundle) (again, other bool) {
 	return true, false
 }
 
-// decide decides the groups one after the other at the statement's time. It
+// decide decides the groups one after the other at the statement's time. decide
 // reports whether a row changes, and whether a reservation has to wait.
 func (b *bundle) decide() (write, waits bool) {
 	for i := range b.buckets {

@@ -214,7 +214,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	return nil
 }
 
-// decideOne decides one group, and sets its Err. It does not wait for a row in locked.
+// decideOne decides one group, and sets its Err. decideOne does not wait for a row in locked.
 func (s *Store) decideOne(ctx context.Context, g *store.Group, locked *lockedRows) {
 	if g.Err = locked.err(g); g.Err != nil {
 		return

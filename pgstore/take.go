@@ -83,7 +83,7 @@ func readOnly(op *store.Op) bool {
 }
 
 // fullCost returns the tokens that an op of a plain limit takes if it is
-// granted in full and at once, and the limit of used units after that. It
+// granted in full and at once, and the limit of used units after that. fullCost
 // returns 0 tokens if the op changes nothing or is decided by other statements.
 func fullCost(op *store.Op) (tokens, bound int64) {
 	r := &op.Def.Rule

@@ -121,8 +121,8 @@ func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
 	return e, nil
 }
 
-// find reads the limits if it does not know one of them. It returns an error if this
-// program cannot read the limit, and none if the limit was dropped.
+// find reads the limits if it does not know one of them. find returns an error if
+// this program cannot read the limit, and none if the limit was dropped.
 func (l *limits) find(ctx context.Context, name string) error {
 	if l.entry(name) != nil {
 		return nil
@@ -263,7 +263,7 @@ func (l *limits) newEntry(d *store.Definition) *entry {
 }
 
 // parts returns, for a cluster, how many parts of a limit's keys belong to the topmost
-// limit above it. It returns wholeKey if the limit has no parent.
+// limit above it. parts returns wholeKey if the limit has no parent.
 func (l *limits) parts(d *store.Definition) int {
 	if !l.s.names.cluster {
 		return wholeKey

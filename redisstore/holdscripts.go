@@ -181,9 +181,9 @@ func (t *table) settle(ctx context.Context, g *store.Group, h store.Hold) (done 
 	return err == nil, err
 }
 
-// settlePart adds the numbers of a part to those for settle.lua. It returns the entry that
-// decides the part, or nil if settle.lua cannot settle it, and the text of its record
-// after number and mark: see recordText.
+// settlePart adds the numbers of a part to those for settle.lua. settlePart returns the
+// entry that decides the part, or nil if settle.lua cannot settle it, and the text of its
+// record after number and mark: see recordText.
 func (t *table) settlePart(h *store.Hold, p *store.Part, cost int64, numbers *packed) (e *entry, record string) {
 	if e = t.s.limits.entry(p.Limit); e != nil && p.Plan != "" {
 		e = e.plans[p.Plan]

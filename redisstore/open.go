@@ -88,8 +88,8 @@ func Open(ctx context.Context, address string, c Config) (*Store, error) {
 	return s, nil
 }
 
-// Client returns the client that Open would use, and c with the settings of the URL. It
-// does not connect, so an error is about the URL.
+// Client returns the client that Open would use, and c with the settings of the URL.
+// Client does not connect, so an error is about the URL.
 func Client(address string, c Config) (redis.UniversalClient, Config, error) {
 	o, c, err := parse(address, c)
 	if err != nil {

@@ -175,8 +175,8 @@ func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, a
 	return page.Rows(), storeError(err, false)
 }
 
-// eachOverride calls do for each override of a limit whose key has a prefix, perhaps twice. It
-// scans the names of all keys.
+// eachOverride calls do for each override of a limit whose key has a prefix, perhaps twice.
+// eachOverride scans the names of all keys.
 func (s *Store) eachOverride(ctx context.Context, limit, prefix string, do func(o *store.Override)) error {
 	begin := s.names.start(s.names.overrides, limit)
 	return s.scanNames(ctx, s.names.pattern(begin, limit, prefix), func(names []string) error {
@@ -207,9 +207,9 @@ func (s *Store) forget(ctx context.Context, limit string, last uint32) error {
 }
 
 // forgetOverrides deletes the overrides of a dropped limit, with their rows. It is called
-// when the limit is dropped, and again when its name is defined anew: the deletion after
-// the drop may have failed, or a program that did not know of the drop may have set one.
-// last is the last version of the limit. It leaves overrides of later versions, which
+// when the limit is dropped, and again when its name is defined anew: the deletion after the
+// drop may have failed, or a program that did not know of the drop may have set one. last is
+// the last version of the limit. forgetOverrides leaves overrides of later versions, which
 // another program may have defined meanwhile. The keys need not be known, which in a cluster
 // would require the parents of the dropped limit: the names of a row, its override and its
 // records differ only in their beginning. The usage of the limit goes too.

@@ -2,11 +2,11 @@ package store
 
 import "fmt"
 
-// Differs compares a limit with the definition. It returns nil if both mean the same, or
+// Differs compares a limit with the definition. Differs returns nil if both mean the same, or
 // else a *FieldError that names the first setting that differs, with both values: "limit
-// login: burst: 20 here and 10 in force". Two limits that are written differently mean
-// the same if they count alike: for example, one without a burst and one whose burst
-// equals the rate. If l is invalid, Differs returns the error of NewDefinition.
+// login: burst: 20 here and 10 in force". Two limits that are written differently mean the
+// same if they count alike: for example, one without a burst and one whose burst equals the
+// rate. If l is invalid, Differs returns the error of NewDefinition.
 func (d *Definition) Differs(l Limit) error {
 	if d.Limit == l {
 		return nil

@@ -44,8 +44,8 @@ func (r *Registry) CheckParents(l *Limit) error {
 	return nil
 }
 
-// checkAbove checks the chain of parents of a limit. It returns the number of limits in
-// the chain, including the limit itself.
+// checkAbove checks the chain of parents of a limit. checkAbove returns the number of
+// limits in the chain, including the limit itself.
 func (r *Registry) checkAbove(l *Limit) (levels int, err error) {
 	levels = 1
 	for child := l; child.Parent != ""; levels++ {

@@ -71,9 +71,9 @@ func cacheSlot(name string) uint {
 }
 
 // Lookup returns the present definition of a limit, or nil if there is none. Lookup
-// returns the base definition; Definition.WithPlan returns those of its plans. It
-// takes no lock. A definition never changes, so a caller may keep it, but after a
-// change of the limit there is a new one: look it up for each call.
+// returns the base definition; Definition.WithPlan returns those of its plans.
+// Lookup takes no lock. A definition never changes, so a caller may keep it, but
+// after a change of the limit there is a new one: look it up for each call.
 func (r *Registry) Lookup(name string) *Definition {
 	if name == "" {
 		return nil
@@ -209,9 +209,9 @@ func (r *Registry) lastDropped(name string) uint32 {
 	return n
 }
 
-// Install replaces all definitions, for stores that keep their limits elsewhere. It
-// checks neither owners nor parents, and still remembers the version numbers of dropped
-// limits. The definitions must not change afterwards.
+// Install replaces all definitions, for stores that keep their limits elsewhere.
+// Install checks neither owners nor parents, and still remembers the version numbers of
+// dropped limits. The definitions must not change afterwards.
 func (r *Registry) Install(defs []*Definition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// endIn settles or extends a hold. It sets the ops of the group: one for each part of
-// the hold whose limit was not dropped.
+// endIn settles or extends a hold. endIn sets the ops of the group: one for each part
+// of the hold whose limit was not dropped.
 func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	c := g.Hold
 	g.Allowed, g.Reserved, c.Repeated = false, false, false

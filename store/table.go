@@ -588,7 +588,7 @@ func (e *entry) moveTo(d *Definition, now int64) {
 	e.row.Version = d.Number
 }
 
-// cancelIn gives back all parts of a reservation. It returns ErrReservation, and
+// cancelIn gives back all parts of a reservation. cancelIn returns ErrReservation, and
 // gives back none, if one of its keys was reset or one of its limits dropped.
 func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 	h, err := t.Pending(g.ID)
@@ -628,11 +628,11 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 	return t.SetPending(g.ID, Pending{})
 }
 
-// SweepRow gives back expired holds of a key, removes records and an override that
-// have ended, and deletes the row if it is full at now, in µs, or if limits does not
-// have its limit. It reports whether it has deleted the row; records of holds may outlive it.
-// A store's sweep calls it for each key; it changes no decision. A store that drops a limit calls it
-// for the keys of the limit, which ends their holds.
+// SweepRow gives back expired holds of a key, removes records and an override that have ended,
+// and deletes the row if it is full at now, in µs, or if limits does not have its limit.
+// SweepRow reports whether it has deleted the row; records of holds may outlive it. A store's
+// sweep calls it for each key; it changes no decision. A store that drops a limit calls it for
+// the keys of the limit, which ends their holds.
 func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone bool, err error) {
 	d := limits.Lookup(limit)
 	if d == nil {

@@ -1,7 +1,7 @@
 package store
 
-// CheckTogether checks the parents of limits that are defined together, such as those of a file,
-// with the rules of Registry.Define. It returns an error for each limit whose
+// CheckTogether checks the parents of limits that are defined together, such as those of a
+// file, with the rules of Registry.Define. CheckTogether returns an error for each limit whose
 // parent is wrong, and ignores limits that are invalid for other reasons.
 func CheckTogether(limits []Limit) (errs []error) {
 	var r Registry

@@ -33,8 +33,8 @@ func earned(rate int64, per, in time.Duration) int64 {
 	return floor(new(big.Rat).Mul(big.NewRat(rate, per.Microseconds()), rat(in.Microseconds())))
 }
 
-// poll takes one token at each multiple of every, up to the time until. It fails if
-// an answer differs from the exact bucket's or the sum of the grants is not want.
+// poll takes one token at each multiple of every, up to the time until. poll fails if an
+// answer differs from the exact bucket's or the sum of the grants is not want.
 func (e *env) poll(limit, key string, x *exact, every, until time.Duration, want int64) {
 	e.Helper()
 	var got int64

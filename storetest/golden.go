@@ -215,8 +215,8 @@ type goldenChange struct {
 	WantTS   int64 `json:"want_ts"`
 }
 
-// limits returns a limit for each version of a vector. It returns false if two
-// successive versions have equal rules, which would be one version.
+// limits returns a limit for each version of a vector. limits returns false if
+// two successive versions have equal rules, which would be one version.
 func (v *goldenChange) limits(e *env) (list []store.Limit, differ bool) {
 	for i, x := range v.Versions {
 		l := e.limitOf(x.Rule)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// growth fills a store from 1M to 10M keys. It reports the highest resident
+// growth fills a store from 1M to 10M keys. growth reports the highest resident
 // memory per key, and how many calls took over a millisecond: in elapsed time,
 // which includes other work of the machine, and in processor time of the
 // thread, which includes page faults. An equally long loop without calls shows

@@ -125,7 +125,7 @@ func (b *bench) define() error {
 	return err
 }
 
-// load runs the load and prints the report. It returns errRefused if calls failed.
+// load runs the load and prints the report. load returns errRefused if calls failed.
 func (b *bench) load() error {
 	clients := make([]benchClient, b.Clients)
 	clients[0].bar = *newBar(b.stderr)
@@ -153,7 +153,7 @@ func (b *bench) load() error {
 	return b.print(clients, time.Since(start))
 }
 
-// each calls do for all clients concurrently. It returns the first error.
+// each calls do for all clients concurrently. each returns the first error.
 func each(clients []benchClient, do func(*benchClient) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(clients))
@@ -190,8 +190,8 @@ func (c *benchClient) take(ctx context.Context) error {
 	return nil
 }
 
-// call runs the load of a client. It reads the clock once per call: a call lasts
-// from the end of the previous one.
+// call runs the load of a client. call reads the clock once per call: a call
+// lasts from the end of the previous one.
 func (c *benchClient) call(until, calls context.Context, start time.Time) {
 	last := time.Since(start)
 	for until.Err() == nil {

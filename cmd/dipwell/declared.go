@@ -48,8 +48,8 @@ type declaredLimit struct {
 	line  int // line in the file; 0 for a limit of the flags
 }
 
-// declare defines the limits of settings in the store. It does nothing if the file
-// has not changed since it was last read, even if the store has.
+// declare defines the limits of settings in the store. declare does nothing if the
+// file has not changed since it was last read, even if the store has.
 func (d *declared) declare(set *settings) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

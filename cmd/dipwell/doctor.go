@@ -113,7 +113,7 @@ func (c *DoctorCmd) Run(e *env) error {
 	return x.report(e.stdout)
 }
 
-// report prints the findings. It returns errRefused if there is a problem.
+// report prints the findings. report returns errRefused if there is a problem.
 func (x *examination) report(w io.Writer) error {
 	count := map[string]int{}
 	for _, f := range x.findings {

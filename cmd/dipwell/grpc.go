@@ -30,8 +30,8 @@ func (s *settings) checkRLS() error {
 	return nil
 }
 
-// startRLS makes the RateLimitService, if it is configured. It reads the descriptors and
-// watches them for changes.
+// startRLS makes the RateLimitService, if it is configured. startRLS reads the
+// descriptors and watches them for changes.
 func (s *service) startRLS() error {
 	set := s.started
 	if set.GRPC == "" && set.RLSConfig == "" {

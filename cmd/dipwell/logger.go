@@ -110,7 +110,7 @@ func (l *logger) line(level slog.Level, text string) {
 // errLogged ends a command with status 2. The error itself has already been logged.
 var errLogged = errors.New("logged")
 
-// logFinal logs, in JSON, the error that ends a command. It returns other
+// logFinal logs, in JSON, the error that ends a command. logFinal returns other
 // errors, which run prints.
 func (l *logger) logFinal(err error) error {
 	if err == nil || l.json == nil {

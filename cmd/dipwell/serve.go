@@ -199,7 +199,7 @@ func (s *service) open(setting, addr string) (net.Listener, error) {
 }
 
 // announce logs the address of a listener, and that of the page if the listener has it and
-// answers admin calls. It adds spans to the handler if tracing is on.
+// answers admin calls. announce adds spans to the handler if tracing is on.
 func (s *service) announce(l server.Listener, what string, page bool) server.Listener {
 	at := l.Scheme() + "://" + l.Addr().String()
 	pageAt := ""

@@ -146,7 +146,7 @@ func (s *Breaker) metrics() []store.Metric {
 	}
 }
 
-// Close stops the probes. It does not close the inner store.
+// Close stops the probes. Close does not close the inner store.
 func (s *Breaker) Close() error {
 	s.mu.Lock()
 	s.stop()

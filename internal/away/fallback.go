@@ -112,7 +112,7 @@ func (s *Fallback) Abilities() store.Abilities {
 	return ab
 }
 
-// Close releases the memory. It does not close the inner store.
+// Close releases the memory. Close does not close the inner store.
 func (s *Fallback) Close() error { return s.local.Close() }
 
 // now returns the inner store's time, as far as it is known, or slightly less.

@@ -183,7 +183,7 @@ func (s *Store) metrics() []store.Metric {
 }
 
 // Close makes new and queued calls fail with ErrClosed, and waits for the
-// statements in flight. It does not close the inner stores.
+// statements in flight. Close does not close the inner stores.
 func (s *Store) Close() error {
 	for _, l := range s.lanes {
 		l.close()

@@ -143,8 +143,8 @@ func (q *quarantine) entryOf(g *store.Group) (w *entry) {
 	return w
 }
 
-// entryFor is entryOf, after it has added the keys of a group that has none in quarantine. It
-// returns nil if there is no room.
+// entryFor is entryOf, after it has added the keys of a group that has none in quarantine.
+// entryFor returns nil if there is no room.
 func (q *quarantine) entryFor(g *store.Group) *entry {
 	if e := q.entryOf(g); e != nil {
 		return e
@@ -224,7 +224,7 @@ func (q *quarantine) admit(c *call, b *store.Batch) {
 
 // forget removes the keys of a group that does not wait, if no call has met a lock there
 // for minStay and no call waits: the group's calls would never find out that the row is
-// free. It returns true.
+// free. forget returns true.
 func (q *quarantine) forget(g *store.Group) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -53,9 +53,9 @@ func (q *quarantine) nextSuspects() (out []*waiter, wait time.Duration) {
 	return out, 0
 }
 
-// nextLocked dequeues a call of the locked key whose last turn is longest ago. It
-// returns how long to wait for the lock: a share of maxLockWait, and at most until
-// the call's deadline, so that no call is charged after its caller has returned.
+// nextLocked dequeues a call of the locked key whose last turn is longest ago. nextLocked
+// returns how long to wait for the lock: a share of maxLockWait, and at most until the
+// call's deadline, so that no call is charged after its caller has returned.
 func (q *quarantine) nextLocked() (one []*waiter, wait time.Duration) {
 	locked := 0
 	var oldest *entry

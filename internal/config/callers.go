@@ -47,7 +47,7 @@ func (p *parser) callers(n *yaml.Node) {
 	})
 }
 
-// caller reads one caller. It returns false if the caller has mistakes.
+// caller reads one caller. caller returns false if the caller has mistakes.
 func (p *parser) caller(where string, n *yaml.Node) (c Caller, ok bool) {
 	if n.Kind != yaml.MappingNode {
 		p.Fail(n, where, "must be settings such as {name: web, token_file: /run/secrets/web, role: use}, not %s", kindOf(n))

@@ -54,7 +54,7 @@ type limitNodes struct {
 	settings map[string]*yaml.Node
 }
 
-// limit reads one limit. It returns false if the limit has mistakes.
+// limit reads one limit. limit returns false if the limit has mistakes.
 func (p *parser) limit(at limitNodes) (l dipwell.Limit, ok bool) {
 	n, where := at.item, at.where
 	if n.Kind != yaml.MappingNode {

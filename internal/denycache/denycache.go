@@ -179,8 +179,8 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	return err
 }
 
-// Refuse answers a call of one op if the cache refuses it, and reports whether it did. It
-// does not ask the inner store.
+// Refuse answers a call of one op if the cache refuses it, and reports whether it did.
+// Refuse does not ask the inner store.
 func (s *Store) Refuse(g *store.Group) bool {
 	if len(g.Ops) != 1 {
 		return false

@@ -28,8 +28,8 @@ func held(l *dipwell.Limiter, takes []dipwell.Take) bool {
 	return false
 }
 
-// hold holds the takes and sets d. It returns how long the hold lives: ttl, or less if
-// one of the limits, or of their parents, does not allow that.
+// hold holds the takes and sets d. hold returns how long the hold lives: ttl, or less
+// if one of the limits, or of their parents, does not allow that.
 func hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take, ttl time.Duration) (time.Duration, error) {
 	for i := range takes {
 		for def := l.Limit(takes[i].Limit); def != nil; def = l.Limit(def.Parent) {

@@ -34,8 +34,8 @@ func Known(d *dipwell.Decision) bool {
 
 // RetryAfter returns how long a refused client is told to wait, in seconds: the latest
 // retry time of the limits that refused, each lengthened at random by the limit's
-// RetryJitter, rounded up, and at least 1. It returns 0 if waiting does not help
-// (d.Never) or if the time is not known.
+// RetryJitter, rounded up, and at least 1. RetryAfter returns 0 if waiting does not
+// help (d.Never) or if the time is not known.
 func RetryAfter(d *dipwell.Decision) (retry int64) {
 	if d.Never || !Known(d) {
 		return 0

@@ -41,7 +41,7 @@ type stripe struct {
 	_    [120]byte
 }
 
-// alive reports whether the tokens may still be used. It also checks the wall clock,
+// alive reports whether the tokens may still be used. alive also checks the wall clock,
 // because the monotonic clock of some machines stops while they are suspended.
 func (c *chunk) alive(mono, wall int64) bool {
 	return mono < c.dies && wall >= c.early && wall <= c.late

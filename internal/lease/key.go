@@ -314,8 +314,8 @@ func (s *Store) keep(k *key, c *chunk, mono int64) {
 	s.after(time.Duration(c.dies-mono), func() { s.expire(k, c) }) // otherwise a key without calls would never be idle
 }
 
-// advance replaces a chunk that is used up or dead by the next one. It returns the chunk
-// that calls take from.
+// advance replaces a chunk that is used up or dead by the next one. advance returns the
+// chunk that calls take from.
 func (s *Store) advance(k *key, c *chunk, dead bool, mono int64) *chunk {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -43,7 +43,7 @@ func (s *set) find(limit, name string) *key {
 }
 
 // findOrAdd returns a key, and adds it if it is new, in place of the key of the same set
-// that was idle longest. It returns nil if all keys of the set hold tokens.
+// that was idle longest. findOrAdd returns nil if all keys of the set hold tokens.
 func (t *table) findOrAdd(d *store.Definition, name string, now int64) *key {
 	s := t.set(d.Name, name)
 	if k := s.find(d.Name, name); k != nil {

@@ -149,10 +149,10 @@ func (s *Store) quickOp(def *store.Definition, key string, verb store.Verb, cost
 	return store.QuickAnswer{Granted: op.Granted, Remaining: op.Remaining, Retry: op.Retry, Reset: op.Reset}, nil, true
 }
 
-// single decides a batch of one op, the common case. It returns false, and does nothing,
-// if the op needs more than its row; the caller then uses group. With quick, it also
-// returns false if another definition than op.Def decides, because the answer must then
-// name it.
+// single decides a batch of one op, the common case. single returns false, and does
+// nothing, if the op needs more than its row; the caller then uses group. With quick, it
+// also returns false if another definition than op.Def decides, because the answer must
+// then name it.
 func (s *Store) single(op *store.Op, quick bool) (ok bool) {
 	var p place
 	if err := s.place(&p, op.Def, op.Key); err != nil || p.def != op.Def || op.Def.Block != 0 { // the limit was dropped, the definition was superseded, or a refusal may begin a block
@@ -215,8 +215,8 @@ func (s *Store) insert(sh *shard, i int, p *place, op *store.Op, row *store.Stat
 	return true
 }
 
-// lower lowers the low of a row to the units that are used before a call at now. It returns
-// false if records may have ended by then, or all units have come back.
+// lower lowers the low of a row to the units that are used before a call at now. lower
+// returns false if records may have ended by then, or all units have come back.
 func (sh *shard) lower(i int, now, used int64) bool {
 	l := sh.lows.at(i)
 	if now >= l.due || used == 0 {
@@ -247,8 +247,8 @@ func (sh *shard) state(row *store.State, i int, p *place) {
 	}
 }
 
-// rewrite changes the row at i. It removes the row if nothing is used, because a missing
-// row means a full bucket.
+// rewrite changes the row at i. rewrite removes the row if nothing is used, because a
+// missing row means a full bucket.
 func (sh *shard) rewrite(i int, p *place, key string, row *store.State) {
 	r := sh.at(i)
 	r.used, r.ts = row.Used, row.TS
@@ -372,8 +372,8 @@ func (s *Store) uncount(n room) {
 	}
 }
 
-// lockAny locks the next shard whose lock is free, or returns nil. It does not wait,
-// because the caller has locks already.
+// lockAny locks the next shard whose lock is free, or returns nil. lockAny does not
+// wait, because the caller has locks already.
 func (s *Store) lockAny() *shard {
 	for range s.shards {
 		sh := &s.shards[s.hand.Add(1)%uint32(len(s.shards))]

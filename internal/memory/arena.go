@@ -79,7 +79,7 @@ func (a *arena) more() bool {
 	return len(a.free) > 0
 }
 
-// chunk allocates memory in whole huge pages. It returns nil if there is none.
+// chunk allocates memory in whole huge pages. chunk returns nil if there is none.
 func (a *arena) chunk() []byte {
 	c, err := newChunk(chunkBytes + hugePage)
 	if err != nil {

@@ -28,7 +28,7 @@ const (
 	mostApart  = 1 << 12                 // counts: two readings that are closer count as one instant
 )
 
-// at returns the time at a count of the counter, in µs. It returns false if the
+// at returns the time at a count of the counter, in µs. at returns false if the
 // clock must be read.
 func (t *ticker) at(count uint64) (us int64, ok bool) {
 	since := count - t.count

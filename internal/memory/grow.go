@@ -32,7 +32,7 @@ func (sh *shard) ready(n int, d *store.Definition, key string) bool {
 	return !d.Rule.Spread || sh.phases.ready(sh)
 }
 
-// extend allocates memory for at least n slots. It returns false if there is none.
+// extend allocates memory for at least n slots. extend returns false if there is none.
 func (sh *shard) extend(n int) bool {
 	for len(sh.ext)*int(extentSlots) < n {
 		p := sh.store.arena.extent()

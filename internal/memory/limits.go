@@ -384,9 +384,9 @@ func (sh *shard) renew(p *slot, i int, now int64) {
 	}
 }
 
-// retire frees the handles that neither rows nor calls use. It keeps those of the present
-// version, because a row may get one without a binding. It returns the oldest version in
-// use of each limit that has past versions.
+// retire frees the handles that neither rows nor calls use. retire keeps those of the
+// present version, because a row may get one without a binding. retire returns the oldest
+// version in use of each limit that has past versions.
 func (l *limits) retire(used []bool) map[string]uint32 {
 	l.handlesMu.Lock()
 	defer l.handlesMu.Unlock()

@@ -207,7 +207,7 @@ func (sh *shard) full(p *slot, now int64) bool {
 func (sh *shard) sweep(now int64, n int) { sh.sweepRange(&sh.hand, now, n) }
 
 // sweepRange sweeps n slots beginning at *from, and after the last slot continues at the
-// first. It sets *from to the next one.
+// first. sweepRange sets *from to the next one.
 func (sh *shard) sweepRange(from *int, now int64, n int) {
 	for ; n > 0 && sh.top > 0; n-- {
 		if *from >= sh.top {

@@ -159,8 +159,8 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Apply decides each group of a batch at one instant of the store's clock. It waits only
-// for other calls that use the same shards.
+// Apply decides each group of a batch at one instant of the store's clock. Apply waits
+// only for other calls that use the same shards.
 func (s *Store) Apply(_ context.Context, b *store.Batch) error {
 	for i := range b.Groups {
 		if g := &b.Groups[i]; !s.applyPlain(g) {

@@ -136,8 +136,8 @@ func (t *taking) find() bool {
 	return row != nil && row.handle&^withLow == t.handle && !t.sh.closed && !t.dead.Load()
 }
 
-// answer sets the answer of a take from the row. It returns false if more than the numbers
-// of the row are needed for it.
+// answer sets the answer of a take from the row. answer returns false if more than the
+// numbers of the row are needed for it.
 func (t *taking) answer(now, cost int64) bool {
 	t.Answer = store.Answer{}
 	a, row, phase := &t.Answer, t.sh.at(t.i), t.sh.phases.get(t.i)
@@ -155,7 +155,7 @@ func (t *taking) answer(now, cost int64) bool {
 	return row.handle&withLow == 0 || a.Allowed && now < t.sh.lows.at(t.i).due && a.Used > cost*t.unit
 }
 
-// take is the fast path of Op.Step for VerbTake with a cost of 1 to Burst. It
+// take is the fast path of Op.Step for VerbTake with a cost of 1 to Burst. take
 // returns the units used after the call, the time of the decision, and the
 // Remaining, Retry and Reset of the Answer.
 func (r *takeRule) take(used, ts, now, cost int64) (after, t, remaining, retry, reset int64, allowed bool) {

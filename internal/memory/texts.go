@@ -46,8 +46,8 @@ func textOf(d *store.Definition, key string) int64 {
 	return textSize(key)
 }
 
-// readyText allocates cells for texts of the given number of cells. It returns false if
-// there is no memory.
+// readyText allocates cells for texts of the given number of cells. readyText returns
+// false if there is no memory.
 func (sh *shard) readyText(cells int) bool {
 	t := &sh.texts
 	t.next = max(1, t.next) // a reference of 0 means that there is none
@@ -64,9 +64,9 @@ func (sh *shard) readyText(cells int) bool {
 	return sh.refs.ready(sh)
 }
 
-// keepText stores the key of the row at i, unless it is there already. It returns false if
-// there is no room. keepText leaves the cells that ready has allocated for rows that the
-// same call adds.
+// keepText stores the key of the row at i, unless it is there already. keepText returns
+// false if there is no room. keepText leaves the cells that ready has allocated for rows
+// that the same call adds.
 func (sh *shard) keepText(i int, key string) bool {
 	switch {
 	case sh.refs.get(i) != 0:

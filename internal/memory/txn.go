@@ -51,7 +51,7 @@ type write[K, V any] struct {
 var errNotLocked = errors.New("memory: the key is not locked")
 
 // group decides a group, all or nothing, and returns the keys that it changed if
-// Watch was called. It reads the clock once the keys are locked.
+// Watch was called. group reads the clock once the keys are locked.
 func (s *Store) group(g *store.Group) ([]Touched, error) {
 	if n := len(g.Ops); n > store.MaxTakes {
 		return nil, fmt.Errorf("memstore: %d operations in a group; at most %d", n, store.MaxTakes)
@@ -195,8 +195,8 @@ func (t *txn) end() {
 	txns.Put(t)
 }
 
-// clear prepares the row r for place. It leaves fields that place sets, because
-// clearing a pointer costs time while the garbage collector works.
+// clear prepares the row r for place. clear leaves fields that place sets,
+// because clearing a pointer costs time while the garbage collector works.
 func (r *txnRow) clear() {
 	if r.state.Lows != nil || r.state.Override != nil || r.extras != nil || len(r.records) > 0 {
 		clear(r.records)

@@ -256,7 +256,7 @@ func (c *Cluster) SlotOf(key string) (int, error) {
 }
 
 // Promote makes a replica the master by a coordinated failover, without losing
-// writes. It returns when the node is a master.
+// writes. Promote returns when the node is a master.
 func (c *Cluster) Promote(replica *Server) error {
 	if _, err := replica.Do("cluster", "failover"); err != nil {
 		return err

@@ -155,8 +155,8 @@ func (f *fields) planIndex(name string) (uint16, bool) {
 	return uint16(i + 1), ok
 }
 
-// fill sets the key, plan and cost of a record. It returns errFiltered if the line
-// does not match Options.Where, or another malformed if the line must be left out.
+// fill sets the key, plan and cost of a record. fill returns errFiltered if the line does
+// not match Options.Where, or another malformed if the line must be left out.
 func (f *fields) fill(rec *record, values []value) (err error) {
 	for i := range values {
 		if v := &values[i]; f.list[i].address && v.err == nil {

@@ -64,8 +64,8 @@ func (j *jsonLines) parse(line []byte, t *int64, values []value) error {
 	return err
 }
 
-// find calls use with each value of the member, as text, until use returns nil. It returns
-// the first error.
+// find calls use with each value of the member, as text, until use returns nil. find
+// returns the first error.
 func (m *member) find(s, name string, use func([]byte) error) (err error) {
 	for i := -1; i < len(m.paths); i++ {
 		at := i

@@ -73,7 +73,7 @@ func openReader(in Input, o *Options, f *fields) (*reader, error) {
 	return r, nil
 }
 
-// next reads the next record. It returns false at the end of the log.
+// next reads the next record. next returns false at the end of the log.
 func (r *reader) next(rec *record) (bool, error) {
 	for {
 		line, err := r.lines.next()

@@ -91,7 +91,7 @@ const (
 	worstKeys   = 10
 )
 
-// Run replays a log and returns a report. It returns an error if an option is invalid (a
+// Run replays a log and returns a report. Run returns an error if an option is invalid (a
 // *dipwell.FieldError that names it), if the log cannot be read or sorted, if a write to
 // Decisions fails, or if ctx ends. A malformed line is not an error; the report counts it.
 func Run(ctx context.Context, in Input, o Options) (*Report, error) {
@@ -174,8 +174,8 @@ func (r *run) decide() error {
 	return r.engine.out.flush()
 }
 
-// read reads the log from its beginning and calls do for each record. It returns when ctx
-// ends, even if a read waits.
+// read reads the log from its beginning and calls do for each record. read returns when
+// ctx ends, even if a read waits.
 func (r *run) read(do func(*record) error, inOrder bool) error {
 	log, err := openReader(r.in, &r.o, r.fields)
 	if err != nil {

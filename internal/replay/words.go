@@ -88,7 +88,7 @@ func (w *words) parse(line []byte, t *int64, values []value) (err error) {
 }
 
 // findTime finds the first bracket followed by a time, since names of users may have brackets
-// too. It tries at most 8 brackets.
+// too. findTime tries at most 8 brackets.
 func (w *words) findTime(line []byte) (us int64, open, end int, err error) {
 	err = errNoTime
 	for at, tries := 0, 0; tries < 8; tries++ {

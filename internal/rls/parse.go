@@ -262,7 +262,7 @@ func (p *parser) place(parent, d *node, e entry, starred bool) bool {
 	return true
 }
 
-// rateLimit parses a rate_limit. It returns nil if there are mistakes.
+// rateLimit parses a rate_limit. rateLimit returns nil if there are mistakes.
 func (p *parser) rateLimit(n *yaml.Node, where string, shadow bool) *rule {
 	before := p.Mistakes()
 	b := limitBlock{parser: p, where: where, multiplier: 1, values: map[string]*yaml.Node{}}

@@ -153,7 +153,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest)
 	return s.answer(asks), nil
 }
 
-// match finds the rule, key and hits of each descriptor. It returns how many have a limit.
+// match finds the rule, key and hits of each descriptor. match returns how many have a limit.
 func (s *Service) match(ctx context.Context, d *domain, req *pb.RateLimitRequest, asks []ask) (limited int, err error) {
 	replaced := false
 	for i, desc := range req.Descriptors {
@@ -312,7 +312,7 @@ func (s *Service) short(ctx context.Context, a *ask) {
 }
 
 // redefined defines the limits again if another process on the same store, with another
-// configuration, has dropped them. It reports whether to try again.
+// configuration, has dropped them. redefined reports whether to try again.
 func (s *Service) redefined(ctx context.Context, err error, asks ...*ask) bool {
 	if !errors.Is(err, dipwell.ErrUnknownLimit) {
 		return false

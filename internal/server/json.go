@@ -80,8 +80,8 @@ func (q *request) addCost(v gjson.Result) error {
 	return err
 }
 
-// once adds the member m to seen. It returns an error if m is 0, for an unknown
-// name, or is repeated. field is the member's path.
+// once adds the member m to seen. once returns an error if m is 0, for an
+// unknown name, or is repeated. field is the member's path.
 func once(seen *members, m members, name, field string) error {
 	if m == 0 {
 		if len(name) > 64 {

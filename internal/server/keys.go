@@ -160,9 +160,9 @@ const (
 // lookAtRow sets Row, the bucket of a key, if it is under a definition other than the one that
 // made the decision, such as a plan that callers name; and Refill, how the bucket fills if
 // nobody takes from it: pairs of a time in µs from now and the number of whole tokens that are
-// free from then on, also past the end of an override. It sets nothing for a full bucket, a
-// concurrency limit, a limit with shards or a mode without a bucket, nor if the store does not
-// answer within the limit's Timeout, or a second if it has none.
+// free from then on, also past the end of an override. lookAtRow sets nothing for a full
+// bucket, a concurrency limit, a limit with shards or a mode without a bucket, nor if the
+// store does not answer within the limit's Timeout, or a second if it has none.
 func (a *api) lookAtRow(ctx context.Context, def *store.Definition, key string, l *look) {
 	if def.Shards > 1 || def.Algorithm == store.Concurrency {
 		return

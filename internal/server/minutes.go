@@ -94,8 +94,8 @@ func (m *minuteLog) reports(ctx context.Context, since time.Time) (list []minute
 	return list, err
 }
 
-// turn ends the present minute if now is past its end, and returns it. It must be called
-// before the slices of the keys turn.
+// turn ends the present minute if now is past its end, and returns it. turn must be
+// called before the slices of the keys turn.
 func (m *minuteLog) turn(now time.Time) *minuteReport {
 	next := now.Truncate(time.Minute)
 	if next.Equal(m.minute) {

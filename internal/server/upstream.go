@@ -177,7 +177,7 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// rewriteTo returns the function Rewrite of the proxy. It keeps the forwarding
+// rewriteTo returns the function Rewrite of the proxy. rewriteTo keeps the forwarding
 // header fields of a trusted proxy, and replaces those of anybody else.
 func (s *Server) rewriteTo(target *url.URL) func(*httputil.ProxyRequest) {
 	return func(r *httputil.ProxyRequest) {

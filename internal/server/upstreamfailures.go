@@ -66,9 +66,9 @@ func (f *upstreamFailures) add(kind int, err error) {
 	}
 }
 
-// answer answers the client if the upstream does not. It does not count requests that
-// end for another reason: the client has gone, its body breaks off or is malformed, or
-// the hold of the request is lost.
+// answer answers the client if the upstream does not. answer does not count requests
+// that end for another reason: the client has gone, its body breaks off or is
+// malformed, or the hold of the request is lost.
 func (f *upstreamFailures) answer(w http.ResponseWriter, r *http.Request, err error) {
 	var timeout net.Error
 	var dial *net.OpError

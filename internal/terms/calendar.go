@@ -127,7 +127,7 @@ var length = regexp.MustCompile(`^[0-9.]+ *(us|ms|s|m|h|d|w|mo|y|sec|second|min|
 
 // ParseStart reads when a calendar's units begin: "06:00 Europe/Rome" or "06:00:30 UTC", and
 // for months with a day before it, "17 00:00 UTC", or for more than one month with a date,
-// "05-17 00:00 UTC". It sets Location and Clock.
+// "05-17 00:00 UTC". ParseStart sets Location and Clock.
 func (c *Calendar) ParseStart(s string) error {
 	hm, zone, ok := strings.Cut(s, " ")
 	var day string

@@ -43,7 +43,7 @@ func (f FileOwner) String() string {
 	return s
 }
 
-// ParseFileOwner reads an owner that is a file. It returns false for any other.
+// ParseFileOwner reads an owner that is a file. ParseFileOwner returns false for any other.
 func ParseFileOwner(owner string) (f FileOwner, ok bool) {
 	who, state, _ := strings.Cut(owner, " ")
 	kind, name, _ := strings.Cut(who, ":")

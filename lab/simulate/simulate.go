@@ -91,9 +91,9 @@ func (h history) end(trace func(line string)) *world {
 	return w
 }
 
-// all plays the histories of the seeds from 0 to n-1 on all processors. It returns
-// the sum of their results, or the first result that fails a check, shrunk.
-// Meanwhile the garbage collector runs rarely.
+// all plays the histories of the seeds from 0 to n-1 on all processors. all
+// returns the sum of their results, or the first result that fails a check,
+// shrunk. Meanwhile the garbage collector runs rarely.
 func all(ctx context.Context, n int, o options) (*result, error) {
 	// A history takes a few megabytes, most of which become garbage. A garbage collection
 	// percentage would not work: on a busy machine, what is allocated during a collection
