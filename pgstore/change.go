@@ -42,14 +42,6 @@ func (s functions) change(ctx context.Context, patience time.Duration, dest []an
 func (s functions) changeOnce(ctx context.Context, dest []any, sql string, args ...any) error {
 	var both pgx.Batch
 	both.Queue("select set_config('lock_timeout', $1, true)", milliseconds(changeWait))
-	both.Queue(sql, args...)
-	results := s.db.SendBatch(ctx, &both)
-	_, err := results.Exec()
-	if err == nil {
-		err = results.QueryRow().Scan(dest...)
-	}
-	if end := results.Close(); err == nil {
-		err = end
-	}
-	return err
+	both.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(dest...) })
+	return s.db.SendBatch(ctx, &both).Close()
 }

@@ -334,17 +334,14 @@ func MigrateDown(ctx context.Context, db DB) error {
 // no error: all migrations are then still to be applied.
 func MigrationStatus(ctx context.Context, db DB) (out []Migration, err error) {
 	have, err := schemaVersion(ctx, db)
-	var rows pgx.Rows
 	if err == nil && have > 0 {
-		rows, err = db.Query(ctx, "select version, name, applied_at from dipwell.migrations order by version")
-	}
-	if err == nil && have > 0 {
-		var m Migration
-		_, err = pgx.ForEachRow(rows, []any{&m.Version, &m.Name, &m.AppliedAt}, func() error {
-			have = m.Version
-			out = append(out, m)
-			return nil
-		})
+		rows, err := db.Query(ctx, "select version, name, applied_at from dipwell.migrations order by version")
+		if err == nil {
+			out, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Migration])
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	return append(out, after(current.migrations, have)...), err
 }

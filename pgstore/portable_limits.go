@@ -137,17 +137,14 @@ func (s portable) endHolds(ctx context.Context, reg *store.Registry, id int32, n
 	if err != nil || len(keys) == 0 {
 		return err
 	}
-	t := s.table(ctx, nil)
-	now, err := t.load(keys)
-	if err != nil {
-		return err
-	}
-	for _, k := range keys {
-		if _, err = store.SweepRow(t, reg, name, k.Key, now); err != nil {
-			return err
+	return s.onTable(ctx, keys, func(t *portableTable, now int64) error {
+		for _, k := range keys {
+			if _, err := store.SweepRow(t, reg, name, k.Key, now); err != nil {
+				return err
+			}
 		}
-	}
-	return t.flush()
+		return nil
+	})
 }
 
 // updateLimitSQL turns the insert of an existing limit into an update. Columns that a

@@ -97,13 +97,9 @@ func (s portable) sweepRow(ctx context.Context, k bucketKey, now int64) error {
 		_, err := s.db.Exec(ctx, deleteDueSQL, k.LimitID, k.Key, now)
 		return storeError(err, false)
 	}
-	t := s.table(ctx, nil)
-	if _, err := t.load([]bucketKey{k}); err != nil {
+	return s.onTable(ctx, []bucketKey{k}, func(t *portableTable, _ int64) error {
+		_, err := store.SweepRow(t, &s.limits.reg, d.Name, k.Key, now)
+		t.out.Queue(deleteDueFreeSQL, k.LimitID, k.Key, now)
 		return err
-	}
-	if _, err := store.SweepRow(t, &s.limits.reg, d.Name, k.Key, now); err != nil {
-		return err
-	}
-	t.out.Queue(deleteDueFreeSQL, k.LimitID, k.Key, now)
-	return t.flush()
+	})
 }

@@ -28,7 +28,7 @@ on conflict (limit_id, key) do update set plan = excluded.plan, rate = excluded.
 until = excluded.until, note = excluded.note, id = excluded.id, version = excluded.version, under = excluded.under`
 	deleteOverrideSQL = "delete from dipwell.overrides where limit_id = $1 and key = $2"
 
-	recordsSQL = `select number, mark, units, coalesce(slack, -1), unit, part_due, coalesce(ends, due), rest, coalesce(hold, ''), coalesce(expires, 0)
+	recordsSQL = `select number, mark, units, unit, coalesce(slack, -1), part_due, coalesce(ends, due), rest, coalesce(hold, ''), coalesce(expires, 0)
 from dipwell.reservations where limit_id = $1 and key = $2 and number <> 0`
 	allRecordsSQL   = recordsSQL + " order by number, mark"
 	oneRecordSQL    = recordsSQL + " and number = $3 and mark = $4"
@@ -80,6 +80,20 @@ func (s portable) table(ctx context.Context, g *store.Group) *portableTable {
 	return &portableTable{portable: s, ctx: ctx, group: g, rows: map[bucketKey]*portableRow{}, holds: map[string]bool{}}
 }
 
+// onTable runs f on a table with the rows of keys, in a transaction, and writes what has
+// changed.
+func (s portable) onTable(ctx context.Context, keys []bucketKey, f func(t *portableTable, now int64) error) error {
+	t := s.table(ctx, nil)
+	now, err := t.load(keys)
+	if err == nil {
+		err = f(t, now)
+	}
+	if err == nil {
+		err = t.flush()
+	}
+	return err
+}
+
 // load reads rows, in the order of limit id and key, and then the clock. In a
 // transaction load locks the rows first, and inserts missing ones.
 func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
@@ -87,75 +101,54 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 	keys = slices.Compact(keys)
 	var b pgx.Batch
 	for _, k := range keys {
-		if d := t.limits.byID(k.LimitID); !t.locks {
-			b.Queue(rowSQL, k.LimitID, k.Key)
-		} else {
+		r := &portableRow{known: map[store.RecordID]bool{}}
+		t.rows[k] = r
+		sql := rowSQL
+		if t.locks {
 			version := int32(1)
-			if d != nil {
+			if d := t.limits.byID(k.LimitID); d != nil {
 				version = int32(d.Number)
 			}
 			b.Queue(insertRowSQL, k.LimitID, k.Key, version)
-			b.Queue(lockSQL, k.LimitID, k.Key)
+			sql = lockSQL
 		}
-		b.Queue(overrideSQL, k.LimitID, k.Key)
-		b.Queue(countSQL, k.LimitID, k.Key)
+		b.Queue(sql, k.LimitID, k.Key).QueryRow(r.scan)
+		b.Queue(overrideSQL, k.LimitID, k.Key).QueryRow(r.scanOverride)
+		b.Queue(countSQL, k.LimitID, k.Key).QueryRow(func(row pgx.Row) error { return row.Scan(&r.count) })
 	}
-	b.Queue(clockSQL, t.testNow())
-	results := t.db.SendBatch(t.ctx, &b)
-	defer func() {
-		if end := results.Close(); err == nil {
-			err = storeError(end, false)
-		}
-	}()
+	b.Queue(clockSQL, t.testNow()).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
+	err = storeError(t.db.SendBatch(t.ctx, &b).Close(), false)
 	for _, k := range keys {
-		if t.rows[k], err = t.read(results); err != nil {
-			return 0, err
+		r := t.rows[k]
+		if !t.locks && terms.IsOverride(r.state.Version) && r.state.Override == nil { // the override ended between two statements
+			t.changed = true
+		}
+		if r.state.Used == 0 { // the row was just inserted, is full, or belongs to an override
+			r.state = store.State{Override: r.state.Override}
 		}
 	}
-	return now, storeError(results.QueryRow().Scan(&now), false)
+	return now, err
 }
 
-func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {
-	r := &portableRow{known: map[store.RecordID]bool{}}
-	if t.locks {
-		if _, err := results.Exec(); err != nil {
-			return nil, storeError(err, false)
-		}
-	}
-	if err := scanRow(results, &r.state); err != nil {
-		return nil, err
-	}
-	o, err := scanOverride(results.QueryRow())
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return nil, storeError(err, false)
-	}
-	if err == nil {
-		r.state.Override = o
-	}
-	err = results.QueryRow().Scan(&r.count)
-	if !t.locks && terms.IsOverride(r.state.Version) && o == nil { // the override ended between two statements
-		t.changed = true
-	}
-	if r.state.Used == 0 { // the row was just inserted, is full, or belongs to an override
-		r.state = store.State{Override: r.state.Override}
-	}
-	return r, storeError(err, false)
-}
-
-// scanRow reads a bucket. A missing row is a full bucket.
-func scanRow(results pgx.BatchResults, row *store.State) error {
-	var version int32
+// scan reads the bucket. A missing row is a full bucket.
+func (r *portableRow) scan(row pgx.Row) error {
 	var lows []int64
 	var low *int64
-	err := results.QueryRow().Scan(&row.Used, &row.TS, &version, &lows, &low)
+	err := row.Scan(&r.state.Used, &r.state.TS, (*rowVersion)(&r.state.Version), &lows, &low)
 	if errors.Is(err, pgx.ErrNoRows) {
-		*row = store.State{}
 		return nil
 	}
-	if row.Version = uint32(version); err == nil {
-		row.Lows = lowsOf(lows, low)
+	if err == nil {
+		r.state.Lows = lowsOf(lows, low)
 	}
-	return storeError(err, false)
+	return err
+}
+
+func (r *portableRow) scanOverride(row pgx.Row) (err error) {
+	if r.state.Override, err = scanOverride(row); errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	return err
 }
 
 // A storedOverride is an override as it is in columns, and in the JSON of the column under.
@@ -236,11 +229,6 @@ func nullIf[T comparable](v, none T) *T {
 	return &v
 }
 
-func scanRecord(row pgx.CollectableRow) (r store.Record, err error) {
-	err = row.Scan(&r.Number, &r.Mark, &r.Units, &r.Slack, &r.Unit, &r.Due, &r.Ends, &r.Rest, &r.Hold, &r.Expires)
-	return r, err
-}
-
 // row returns the row of a key, or nil if the limit was dropped.
 func (t *portableTable) row(limit, key string) (*portableRow, error) {
 	e := (*t.limits.entries.Load())[limit]
@@ -287,7 +275,7 @@ func (t *portableTable) records(limit, key, sql string, args ...any) (all []stor
 	if r == nil || r.count == 0 {
 		return nil, err
 	}
-	all, err = list(t.ctx, t.db, scanRecord, sql, append([]any{(*t.limits.entries.Load())[limit].id, key}, args...)...)
+	all, err = list(t.ctx, t.db, pgx.RowToStructByPos[store.Record], sql, append([]any{(*t.limits.entries.Load())[limit].id, key}, args...)...)
 	for i := range all {
 		r.known[all[i].ID()] = true
 	}
@@ -620,15 +608,7 @@ func (s portable) changeOverride(ctx context.Context, d *store.Definition, key s
 					return err
 				}
 			}
-			t := in.table(ctx, nil)
-			now, err := t.load([]bucketKey{{e.id, key}})
-			if err == nil {
-				err = change(t, e.def, now)
-			}
-			if err != nil {
-				return err
-			}
-			return t.flush()
+			return in.onTable(ctx, []bucketKey{{e.id, key}}, func(t *portableTable, now int64) error { return change(t, e.def, now) })
 		})
 		if err == nil && first {
 			_ = s.loadForCall(ctx) // if it fails, the next poll reads the limits
