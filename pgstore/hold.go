@@ -2,7 +2,6 @@ package pgstore
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -147,11 +146,6 @@ func checkHold(g *store.Group) error {
 	if err := g.Hold.Check(g.Ops); err != nil {
 		return err
 	}
-	for i, cost := range g.Hold.Costs {
-		if cost < 0 || cost > store.MaxInt {
-			return &store.FieldError{Field: costField(len(g.Hold.Costs), i), Reason: fmt.Sprintf("%d is not between 0 and 2^53-1", cost)}
-		}
-	}
 	for i := range g.Ops {
 		if op := &g.Ops[i]; op.Takes == 0 { // each op is then a take
 			op.Takes = 1 << i
@@ -223,12 +217,4 @@ func (s functions) keyHolds(ctx context.Context, d *store.Definition, key string
 		return nil, err
 	}
 	return list(ctx, s.db, pgx.RowToStructByPos[store.KeyHold], keyHoldsSQL, e.id, key, s.testNow())
-}
-
-// costField returns the name of the cost of take i, in a call of n takes.
-func costField(n, i int) string {
-	if n == 1 {
-		return "cost"
-	}
-	return fmt.Sprintf("costs[%d]", i)
 }

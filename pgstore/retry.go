@@ -115,7 +115,7 @@ func callError(err error, writes bool) error {
 	case codeInvalid:
 		var n int
 		if _, err := fmt.Sscanf(field.Field, "costs[%d]", &n); err == nil { // SQL counts the costs from 1
-			field.Field = costField(n+1, n-1)
+			field.Field = fmt.Sprintf("costs[%d]", n-1)
 		}
 	default:
 		return storeError(err, writes)

@@ -161,9 +161,7 @@ func (c *compiler) check() error {
 		return c.bad("shared", "is for a limit without a parent")
 	case c.Shared && c.Parts != 0:
 		return c.bad("shared", "is for a limit without parts: its calls have no key")
-	case c.TTL < 0 || c.TTL > maxTTL:
-		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
-	case c.TTL > 0 && c.TTL < terms.MinHoldTTL:
+	case c.TTL != 0 && (c.TTL < terms.MinHoldTTL || c.TTL > maxTTL):
 		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
 	case c.Shards < 0 || c.Shards > maxShards:
 		return c.bad("shards", "%d is not between 1 and %d", c.Shards, maxShards)
@@ -377,13 +375,7 @@ func (c *compiler) bucket() error {
 			return err
 		}
 	}
-	debt, charge := c.debt, c.charge
-	if c.MaxCharge == 0 {
-		charge = 0
-	}
-	if c.MaxDebt == 0 {
-		debt = 0
-	}
+	debt, charge := c.given()
 	for _, need := range [...]int64{c.burst + c.debt + c.charge, c.burst + c.debt + charge, c.burst + debt + charge} {
 		for _, every := range ticks {
 			if length%every != 0 || c.every != 0 && every != c.every {
@@ -401,6 +393,17 @@ func (c *compiler) bucket() error {
 		}
 	}
 	return c.tooLarge(length, debt+charge)
+}
+
+// given returns max_debt and max_charge, or 0 where one is a default, which may be lowered.
+func (c *compiler) given() (debt, charge int64) {
+	if c.MaxDebt != 0 {
+		debt = c.debt
+	}
+	if c.MaxCharge != 0 {
+		charge = c.charge
+	}
+	return debt, charge
 }
 
 // perTick returns the units of a bucket's token, and the units that come back at a tick.
@@ -451,13 +454,7 @@ func (c *compiler) window() error {
 	if r.Calendar != nil {
 		longest = r.Calendar.Longest()
 	}
-	debt, charge := c.debt, c.charge
-	if c.MaxCharge == 0 {
-		charge = 0
-	}
-	if c.MaxDebt == 0 {
-		debt = 0
-	}
+	debt, charge := c.given()
 	most := mostUnits(longest, r.Add)
 	if r.Sliding = c.Algorithm == SlidingWindow; r.Sliding {
 		most, c.MaxCharge = algebra.MaxHalf, c.charge // any charge fits, because used stops at the bound

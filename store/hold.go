@@ -292,13 +292,21 @@ func (d *Definition) CheckVerb(v Verb, hold bool) error {
 }
 
 // check checks the call, with the ops of the group if it makes a hold: the ID is 1 to 64
-// bytes of printable ASCII without spaces, TTL is from 1 ms to the TTL of each limit,
-// each limit can be held, and not all costs are 0. The error is a *FieldError of the
-// field "id", "ttl", "limit" or "cost". A Limiter checks its calls; a store whose limits
-// others may change meanwhile checks them again, as DecideIn does.
+// bytes of printable ASCII without spaces, TTL is from 1 ms to the TTL of each limit, each
+// limit can be held, and not all costs are 0. Costs of a settle are 0 to MaxInt. The error is a
+// *FieldError of the field "id", "ttl", "limit", "cost" or "costs[0]". A Limiter checks its
+// calls; a store whose limits others may change meanwhile checks them again, as DecideIn does.
 func (c *HoldCall) Check(ops []Op) error {
-	if err := checkHoldID(c.ID); err != nil || c.Verb == SettleHold {
+	if err := checkHoldID(c.ID); err != nil {
 		return err
+	}
+	if c.Verb == SettleHold {
+		for i, cost := range c.Costs {
+			if cost < 0 || cost > MaxInt {
+				return badField(costField(len(c.Costs), i), "%d is not between 0 and 2^53-1", cost)
+			}
+		}
+		return nil
 	}
 	free := len(ops) > 0
 	for i := range ops {

@@ -45,9 +45,9 @@ var settings = []setting[Limit]{
 	field("parent", func(l *Limit) *string { return &l.Parent }, verbatim, verbatimText),
 	field("parts", func(l *Limit) *int64 { return &l.Parts }, parseParts, countText),
 	field("shared", func(l *Limit) *bool { return &l.Shared }, either("true", "false"), boolText("true", "false")),
-	field("ttl", func(l *Limit) *time.Duration { return &l.TTL }, parseTTL, period.Format),
+	field("ttl", func(l *Limit) *time.Duration { return &l.TTL }, lengthOf("1ms and 31d"), period.Format),
 	field("on_expire", func(l *Limit) *bool { return &l.KeepExpired }, either("keep", "give_back"), boolText("keep", "give_back")),
-	field("block", func(l *Limit) *time.Duration { return &l.Block }, parseBlock, period.Format),
+	field("block", func(l *Limit) *time.Duration { return &l.Block }, lengthOf("1ms and 366d"), period.Format),
 	field("lease", func(l *Limit) *time.Duration { return &l.Lease }, period.ParseDuration, period.Format),
 	counting(field("shards", func(l *Limit) *int64 { return &l.Shards }, parseCount, countText)),
 	field("adaptive", func(l *Limit) *Adaptive { return &l.Adaptive }, parseAdaptive, Adaptive.String),
@@ -174,22 +174,16 @@ func parseParts(s string) (int64, error) {
 	return n, err
 }
 
-// parseTTL reads the longest time of a hold. In a Limit, 0 means the default.
-func parseTTL(s string) (time.Duration, error) {
-	d, err := period.ParseDuration(s)
-	if err == nil && d == 0 {
-		err = errors.New("0s is not between 1ms and 31d")
+// lengthOf reads a length of time, which is not 0: in a Limit, 0 means the default. bounds
+// says what it is between.
+func lengthOf(bounds string) func(string) (time.Duration, error) {
+	return func(s string) (time.Duration, error) {
+		d, err := period.ParseDuration(s)
+		if err == nil && d == 0 {
+			err = errors.New("0s is not between " + bounds)
+		}
+		return d, err
 	}
-	return d, err
-}
-
-// parseBlock reads how long a block lasts. In a Limit, 0 means no block.
-func parseBlock(s string) (time.Duration, error) {
-	d, err := period.ParseDuration(s)
-	if err == nil && d == 0 {
-		err = errors.New("0s is not between 1ms and 366d")
-	}
-	return d, err
 }
 
 // countOr reads a count. The text "0" becomes the value zero, because in a Limit 0

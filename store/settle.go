@@ -116,7 +116,12 @@ func (g *Group) settle(t Table, h *Hold, entries []entry, now int64) error {
 
 // CostsOf returns the cost of each part of a hold that is being settled. The error is a
 // *FieldError, or ErrHoldConflict if the hold was settled to other costs.
-func (c *HoldCall) CostsOf(h *Hold) ([]int64, error) { return c.costsOf(nil, h) }
+func (c *HoldCall) CostsOf(h *Hold) ([]int64, error) {
+	if err := c.Check(nil); err != nil {
+		return nil, err
+	}
+	return c.costsOf(nil, h)
+}
 
 // costsOf is CostsOf appending to costs, which is empty.
 func (c *HoldCall) costsOf(costs []int64, h *Hold) ([]int64, error) {
@@ -143,11 +148,6 @@ func (h *Hold) costsOf(costs, given []int64) ([]int64, error) {
 	n := h.takes()
 	if given != nil && len(given) != n {
 		return nil, badField("costs", "there are %d, and the hold has %d", len(given), n)
-	}
-	for i, cost := range given {
-		if cost < 0 || cost > MaxInt {
-			return nil, badField(costField(n, i), "%d is not between 0 and 2^53-1", cost)
-		}
 	}
 	for i := range h.Parts {
 		p := &h.Parts[i]
