@@ -206,7 +206,10 @@ func (d *Definition) walk(s *State, at place, now int64, target *Definition, eac
 	}
 	ends := func() bool { return at.override != nil && at.override.Until != 0 && at.override.Until <= now }
 	for at.i < len(d.Past) {
-		policy, _, since := d.next(at.i)
+		policy, since := d.Policy, d.Since // of the next version
+		if at.i+1 < len(d.Past) {
+			policy, since = d.Past[at.i+1].Policy, d.Past[at.i+1].Since
+		}
 		if ends() && at.override.Until <= since {
 			move(place{override: at.override.Under, i: at.i}, Keep, at.override.Until)
 			continue

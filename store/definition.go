@@ -190,16 +190,7 @@ func (d *Definition) Full(s State, now int64) bool {
 	return r.mostUsedAt(&s, max(now, s.TS)) == 0
 }
 
-// next returns the version that follows Past[i].
-func (d *Definition) next(i int) (policy ChangePolicy, rule *Rule, since int64) {
-	if i+1 < len(d.Past) {
-		v := d.Past[i+1]
-		return v.Policy, &v.Rule, v.Since
-	}
-	return d.Policy, &d.Rule, d.Since
-}
-
-// past returns the index of a version in Past, or -1 if it is not there.
+// past returns the index in Past of a version, or -1 if it is not there.
 func (d *Definition) past(version uint32) int {
 	for i := len(d.Past) - 1; i >= 0; i-- {
 		if d.Past[i].Number == version {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/hex"
+	"fmt"
 )
 
 // A Reservation identifies tokens that were taken ahead of time. Its text is a UUID.
@@ -13,22 +14,11 @@ type Reservation [16]byte
 
 // String writes the reservation as a UUID.
 func (r Reservation) String() string {
-	var b [36]byte
-	return string(r.append(b[:0]))
-}
-
-func (r Reservation) append(b []byte) []byte {
-	for i, part := range [...][]byte{r[:4], r[4:6], r[6:8], r[8:10], r[10:]} {
-		if i > 0 {
-			b = append(b, '-')
-		}
-		b = hex.AppendEncode(b, part)
-	}
-	return b
+	return fmt.Sprintf("%x-%x-%x-%x-%x", r[:4], r[4:6], r[6:8], r[8:10], r[10:])
 }
 
 // MarshalText returns the text of String. The error is always nil.
-func (r Reservation) MarshalText() ([]byte, error) { return r.append(nil), nil }
+func (r Reservation) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // UnmarshalText reads a UUID as String writes it. The error is a *FieldError, and r is
 // then the zero Reservation.
