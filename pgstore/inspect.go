@@ -113,13 +113,7 @@ func Inspect(ctx context.Context, db DB) (*Condition, error) {
 	if c.Engine == yugabyteDB || c.Engine == cockroachDB {
 		return c, nil
 	}
-	if err = c.settings(ctx, db); err == nil && c.Schema > 0 {
-		err = c.tables(ctx, db)
-	}
-	if err == nil {
-		err = c.trust(ctx, db)
-	}
-	if err == nil && c.Schema == SchemaVersion && !c.Portable && len(c.Untrusted) == 0 {
+	if err = c.settings(ctx, db); err == nil && c.Schema == SchemaVersion && !c.Portable && len(c.Untrusted) == 0 {
 		if err = c.sweepState(ctx, db); err == nil {
 			err = c.rights(ctx, db)
 		}
@@ -137,25 +131,21 @@ func Inspect(ctx context.Context, db DB) (*Condition, error) {
 // denied reports whether the user lacks a privilege.
 func denied(err error) bool { return codeOf(err) == codeDenied }
 
+// settings reads the settings of the server and of the tables, and finds out who can replace
+// what runs in the schemas.
 func (c *Condition) settings(ctx context.Context, db DB) error {
 	return db.QueryRow(ctx, `select pg_is_in_recovery() or current_setting('transaction_read_only') = 'on',
 			current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'), current_setting('server_encoding'),
 			coalesce((select rolsuper from pg_roles where rolname = current_user), false),
 			array(select r from unnest(array['dipwell_app', 'dipwell_service', 'dipwell_admin']) r where not exists (select from pg_roles where rolname = r
 				and coalesce(has_schema_privilege(oid, to_regnamespace('dipwell')::oid, 'usage'), true))),
-			array(select n.nspname::text from pg_namespace n where n.nspname = any (current_schemas(false)) and has_schema_privilege('public', n.oid, 'create') order by 1)`).
-		Scan(&c.ReadOnly, &c.Fsync, &c.FullPages, &c.SyncCommit, &c.Encoding, &c.Super, &c.MissingRoles, &c.OpenSchemas)
-}
-
-func (c *Condition) tables(ctx context.Context, db DB) error {
-	return db.QueryRow(ctx, `select c.relpersistence = 'u', coalesce(s.n_live_tup, 0) from pg_class c left join pg_stat_user_tables s on s.relid = c.oid where c.oid = to_regclass('dipwell.buckets')`).
-		Scan(&c.Unlogged, &c.LiveRows)
-}
-
-// trust finds out who can replace code that runs in the schemas.
-func (c *Condition) trust(ctx context.Context, db DB) error {
-	return db.QueryRow(ctx, `select coalesce((select pg_get_userbyid(n.nspowner)::text from pg_namespace n where n.nspname = 'dipwell'), ''),
-		array(select u.what from (`+untrustedSQL+`) u where u.always)`).Scan(&c.Owner, &c.Untrusted)
+			array(select n.nspname::text from pg_namespace n where n.nspname = any (current_schemas(false)) and has_schema_privilege('public', n.oid, 'create') order by 1),
+			coalesce((select b.relpersistence = 'u' from pg_class b join pg_namespace n on n.oid = b.relnamespace where $1::boolean and n.nspname = 'dipwell' and b.relname = 'buckets'), false),
+			coalesce((select s.n_live_tup from pg_stat_user_tables s where $1::boolean and s.schemaname = 'dipwell' and s.relname = 'buckets'), 0),
+			coalesce((select pg_get_userbyid(n.nspowner)::text from pg_namespace n where n.nspname = 'dipwell'), ''),
+			array(select u.what from (`+untrustedSQL+`) u where u.always)`, c.Schema > 0).
+		Scan(&c.ReadOnly, &c.Fsync, &c.FullPages, &c.SyncCommit, &c.Encoding, &c.Super, &c.MissingRoles, &c.OpenSchemas,
+			&c.Unlogged, &c.LiveRows, &c.Owner, &c.Untrusted)
 }
 
 // rights finds out which rights logins lack to decide calls.
