@@ -256,11 +256,10 @@ func (b *books) end(lows *Lows, used, t, unit int64) (int64, *Lows) {
 	}
 	l.endDue(t, b.records)
 	b.records = l.retire(t, b.records, 0, unit)
-	ended := func(r *Record) bool { return r.expired(t) }
-	switch {
-	case !slices.ContainsFunc(b.records, func(r Record) bool { return ended(&r) }):
+	switch old := expired(b.records, t); {
+	case len(old) == 0:
 	case withholds(b.records):
-		for _, r := range firstToLast(b.records, ended) {
+		for _, r := range old {
 			i := slices.IndexFunc(b.records, func(x Record) bool { return x.ID() == r.ID() })
 			if len(l.Entries) > 0 && l.Mark == r.Mark {
 				used, b.records = l.cancel(used, t, b.records, 0, i, unit)
@@ -269,7 +268,7 @@ func (b *books) end(lows *Lows, used, t, unit int64) (int64, *Lows) {
 			}
 		}
 	default:
-		used, b.records = l.endHolds(used, t, b.records, ended, unit)
+		used, b.records = l.endHolds(used, t, b.records, old, unit)
 	}
 	if n := len(l.Entries); n == 0 || l.Entries[n-1].Used == 0 { // nothing is given back through a last low of 0
 		return used, nil
@@ -461,10 +460,10 @@ func withholds(rs []Record) bool {
 	return slices.ContainsFunc(rs, func(r Record) bool { return r.Rest || r.Slack >= 0 })
 }
 
-// firstToLast returns the records that have ended, in the order in which they expired.
-func firstToLast(rs []Record, ended func(*Record) bool) (old []Record) {
+// expired returns the records of holds that have expired at t, the one that expired first first.
+func expired(rs []Record, t int64) (old []Record) {
 	for i := range rs {
-		if ended(&rs[i]) {
+		if rs[i].expired(t) {
 			old = append(old, rs[i])
 		}
 	}
@@ -472,10 +471,10 @@ func firstToLast(rs []Record, ended func(*Record) bool) (old []Record) {
 	return old
 }
 
-// endHolds is cancel for expired holds, of which a key may have thousands, if no record
-// withholds units.
-func (l *Lows) endHolds(used, now int64, rs []Record, ended func(*Record) bool, unit int64) (int64, []Record) {
-	for _, r := range firstToLast(rs, ended) {
+// endHolds is cancel for holds that have expired, of which a key may have thousands, and
+// no record withholds units.
+func (l *Lows) endHolds(used, now int64, rs, old []Record, unit int64) (int64, []Record) {
+	for _, r := range old {
 		if r.Mark == l.Mark && used != 0 {
 			l.touch(used)
 			used -= l.lower(r.Number, r.in(unit))
@@ -484,7 +483,7 @@ func (l *Lows) endHolds(used, now int64, rs []Record, ended func(*Record) bool, 
 	if used == 0 {
 		*l = Lows{}
 	}
-	return used, l.retire(now, slices.DeleteFunc(rs, func(r Record) bool { return ended(&r) }), 0, unit)
+	return used, l.retire(now, slices.DeleteFunc(rs, func(r Record) bool { return r.expired(now) }), 0, unit)
 }
 
 // giveBack returns the units that record i gives back now. Units that must be withheld

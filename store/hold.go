@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"math/bits"
 	"slices"
 	"strconv"
 
@@ -223,15 +224,12 @@ func CountFree(holds map[string]Hold, limit, key string, now int64) (n int) {
 }
 
 // takes returns how many takes the call of a hold had.
-func (h *Hold) takes() (n int) {
+func (h *Hold) takes() int {
 	var all uint16
 	for i := range h.Parts {
 		all |= h.Parts[i].Takes
 	}
-	for ; all != 0; all >>= 1 {
-		n++
-	}
-	return n
+	return bits.Len16(all)
 }
 
 // names reports whether r is the record of part p of the hold with the given id,
