@@ -245,23 +245,6 @@ func resetPastEnd(op *store.Op, now int64) {
 	}
 }
 
-// takeOverriddenSQL returns a statement that charges the row of an overridden key. The
-// numbers that an override can change are parameters: the units added per tick, the
-// bound, and the ticks after which a row is full.
-func takeOverriddenSQL(id int32, r *store.Rule, testClock bool) string {
-	params := 7
-	if r.Every > 1 {
-		params = 8
-	}
-	now := timeSQL(stmtNow, testClock, params+1)
-	ticks := ticksSQL(r, now, "$8::bigint")
-	left, back := leftAfterSQL(ticks, "$4::bigint", "$7::bigint"), returnedSQL(ticks, "$4::bigint", "$7::bigint")
-	return fmt.Sprintf(`update dipwell.buckets b set used = %[3]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[5]s
-where b.limit_id = %[1]d and b.key = $1::text and b.version = $5::bigint and (b.due <= %[2]s) is not true and %[2]s < $6::bigint
-    and b.used - %[4]s <= $3::bigint
-returning b.used, b.ts, %[2]s`, id, now, left, back, lowSQL(left))
-}
-
 const (
 	setOverrideSQL = "select to_jsonb(s.set_), to_jsonb(r) from dipwell_internal.set_override($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) s left join lateral (select (s.replaced).*) r on r.id is not null"
 	endOverrideSQL = "select to_jsonb(e) from dipwell_internal.end_override($1, $2, $3, $4) e where e.id is not null"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 
@@ -44,16 +45,28 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 	if d.Shards > 1 {
 		unlessLocked = fmt.Sprintf(" and b.key = (select x.key from dipwell.buckets x where x.limit_id = %d and x.key = $1::text for no key update skip locked)", id)
 	}
-	name := fmt.Sprintf("dipwell_take_%dp%d", id, terms.IndexOf(d.Number))
-	ticks := ticksSQL(r, now, grid)
-	s.take = rowUpdate{name, fmt.Sprintf(`update dipwell.buckets b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[3]s
-where b.limit_id = %[4]d and b.key = $1::text and b.version = %[5]d and (b.due <= %[2]s) is not true and %[6]s%[7]s
-returning b.used, b.ts, %[2]s`, leftSQL(r, ticks), now, lowSQL(leftSQL(r, ticks)), id, d.Number, fitsSQL(r, ticks, "$3::bigint"), unlessLocked)}
-	if d.Overridden {
-		s.takeOverridden = rowUpdate{name + "o", takeOverriddenSQL(id, r, testClock)}
+	name, ticks := fmt.Sprintf("dipwell_take_%dp%d", id, terms.IndexOf(d.Number)), ticksSQL(r, now, grid)
+	s.take = rowUpdate{name, takeSQL(id, strconv.Itoa(int(d.Number)), now, leftSQL(r, ticks), fitsSQL(r, ticks, "$3::bigint")+unlessLocked)}
+	if d.Overridden { // what an override can change is a parameter
+		params := 7
+		if r.Every > 1 {
+			params = 8
+		}
+		now := timeSQL(stmtNow, testClock, params+1)
+		ticks, add, enough := ticksSQL(r, now, "$8::bigint"), "$4::bigint", "$7::bigint"
+		s.takeOverridden = rowUpdate{name + "o", takeSQL(id, "$5::bigint", now, leftAfterSQL(ticks, add, enough),
+			fmt.Sprintf("%s < $6::bigint and b.used - %s <= $3::bigint", now, returnedSQL(ticks, add, enough)))}
 	}
 	newManySQL(&s, id, d, testClock)
 	return s
+}
+
+// takeSQL returns a statement that charges the row of the key $1 with $2 units, if it is of a
+// version and fits. left is what is used of it at that time.
+func takeSQL(id int32, version, now, left, fits string) string {
+	return fmt.Sprintf(`update dipwell.buckets b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[3]s
+where b.limit_id = %[4]d and b.key = $1::text and b.version = %[5]s and (b.due <= %[2]s) is not true and %[6]s
+returning b.used, b.ts, %[2]s`, left, now, lowSQL(left), id, version, fits)
 }
 
 // timeSQL returns the time of a statement: now, or with a test's clock parameter n.
