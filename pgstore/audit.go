@@ -44,15 +44,15 @@ func (s portable) record(ctx context.Context, e store.AuditEntry) error {
 
 // Audit implements store.Auditor.
 func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEntry, error) {
-	if err := catalog.CheckBefore(before); err != nil {
-		return nil, err
-	}
 	return s.page(ctx, "id, who, action, limit_name, key, what, note, role from dipwell.audit", before, n)
 }
 
-// page returns a page of log, which is a list of the columns of a table; more are parameters
-// of its statement from $3 on.
+// page implements store.Auditor.Audit for a log, which is a list of the columns of a table; more
+// are parameters of it from $3 on.
 func (s *Store) page(ctx context.Context, log, before string, n int, more ...any) ([]store.AuditEntry, error) {
+	if err := catalog.CheckBefore(before); err != nil {
+		return nil, err
+	}
 	return list(ctx, s.db, func(row pgx.CollectableRow) (e store.AuditEntry, err error) {
 		if err = row.Scan(&e.ID, &e.Who, &e.Action, &e.Limit, &e.Key, &e.What, &e.Note, &e.Role); err == nil {
 			e.At, err = catalog.EntryTime(e.ID)

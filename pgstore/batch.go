@@ -246,7 +246,13 @@ func (s *Store) decideLimit(ctx context.Context, p *limitBatch) []*store.Group {
 // others. chargeRound returns the rows that are still undecided.
 func (s *Store) chargeRound(ctx context.Context, p *limitBatch, rows []*pendingRow) (rest []*pendingRow) {
 	var charged []bool
-	err := s.askRows(ctx, p, func() (err error) { charged, err = s.charge(ctx, p, rows); return err })
+	err := s.askRows(ctx, p, func() error {
+		found, err := s.db.Query(ctx, p.takeMany, s.chargeArgs(p.entry, rows, p.bound)...)
+		if err == nil {
+			charged, err = p.charged(found, rows)
+		}
+		return storeError(err, true)
+	})
 	if err != nil {
 		s.oneAtFault(p, rows, err)
 		return nil
@@ -264,15 +270,6 @@ func (s *Store) chargeRound(ctx context.Context, p *limitBatch, rows []*pendingR
 		return nil
 	}
 	return s.readRows(ctx, p, rest)
-}
-
-func (s *Store) charge(ctx context.Context, p *limitBatch, rows []*pendingRow) ([]bool, error) {
-	found, err := s.db.Query(ctx, p.takeMany, s.chargeArgs(p.entry, rows, p.bound)...)
-	if err != nil {
-		return nil, storeError(err, true)
-	}
-	charged, err := p.charged(found, rows)
-	return charged, storeError(err, true)
 }
 
 func (s *Store) chargeArgs(e *entry, rows []*pendingRow, bound int64) []any {

@@ -199,7 +199,7 @@ func (l *limits) Read(ctx context.Context, only string) (*catalog.Limits, error)
 		if err != nil && !errors.Is(err, errNoZone) { // every take of such a limit will return errNoZone
 			return nil, err
 		}
-		d.Warning = joined(d.Warning, warning)
+		d.Warning = strings.Trim(d.Warning+"; "+warning, "; ")
 	}
 	l.heard.Store(int64(asked))
 	return read, nil
@@ -232,14 +232,6 @@ func (l *limits) newEntry(id int32, d *store.Definition, old *entry) *entry {
 		e.statements = l.s.engine().statements(id, d)
 	}
 	return e
-}
-
-// joined joins two warnings, either of which may be empty.
-func joined(a, b string) string {
-	if a == "" || b == "" {
-		return a + b
-	}
-	return a + "; " + b
 }
 
 // querier is the method of a database that reads several rows.

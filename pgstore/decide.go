@@ -118,12 +118,7 @@ func setVerdict(g *store.Group) {
 }
 
 func writes(g *store.Group) bool {
-	for i := range g.Ops {
-		if g.Ops[i].Verb != store.VerbCheck {
-			return true
-		}
-	}
-	return g.Cancel || g.Hold != nil
+	return g.Cancel || g.Hold != nil || slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Verb != store.VerbCheck })
 }
 
 // testNow returns the time of the test's clock, or nil to use the server's clock.

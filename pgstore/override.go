@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -43,23 +44,13 @@ func (e *entry) planEntry(l *limits, name string) *entry {
 // special reports whether only the SQL function can decide a group: an op has a fraction of
 // the rate, or a plan that is unlimited or blocked.
 func special(g *store.Group) bool {
-	for i := range g.Ops {
-		if op := &g.Ops[i]; op.Fraction > 0 || op.Def.Mode > store.Shadow {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Fraction > 0 || op.Def.Mode > store.Shadow })
 }
 
 // hasVariant reports whether an op of a group uses a definition other than its limit's,
 // such as a plan.
 func hasVariant(g *store.Group) bool {
-	for i := range g.Ops {
-		if op := &g.Ops[i]; op.Def.Base() != op.Def {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.Base() != op.Def })
 }
 
 // setDecider sets Def of an op to the definition that decided it, from the rule's number,

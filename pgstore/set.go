@@ -122,16 +122,12 @@ func (s *Store) failBundles(bundles []*bundle, err error) (rest []*store.Group) 
 		if again {
 			rest = append(rest, b.groups...)
 		} else {
-			b.fail(err)
+			for _, g := range b.groups {
+				g.Err = err
+			}
 		}
 	}
 	return rest
-}
-
-func (b *bundle) fail(err error) {
-	for _, g := range b.groups {
-		g.Err = err
-	}
 }
 
 // bundles joins groups that share rows into bundles. rest gets the groups that

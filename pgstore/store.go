@@ -297,16 +297,10 @@ func (s functions) group(ctx context.Context, g *store.Group, known []*entry, fi
 			return s.take(ctx, g, known[0])
 		}
 	}
-	return s.decideSetOrFunction(ctx, g, known)
-}
-
-func (s functions) settle(ctx context.Context, g *store.Group) error { return s.hold(ctx, g, nil) }
-
-// decideSetOrFunction decides a group by set.sql if possible, and otherwise by
-// the function.
-func (s *Store) decideSetOrFunction(ctx context.Context, g *store.Group, known []*entry) error {
 	if len(s.set(ctx, []*store.Group{g})) == 0 {
 		return g.Err
 	}
 	return s.decide(ctx, g, known)
 }
+
+func (s functions) settle(ctx context.Context, g *store.Group) error { return s.hold(ctx, g, nil) }
