@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"math/bits"
 
 	"github.com/dipwell/dipwell/internal/algebra"
@@ -12,9 +13,7 @@ import (
 // missing, because a sweep may have deleted it.
 func (op *Op) choose(row State, now int64) {
 	if op.Def.Override != nil { // an earlier call of choose has set it
-		if op.Def = op.Def.Base(); op.Asked != nil {
-			op.Def = op.Asked
-		}
+		op.Def = cmp.Or(op.Asked, op.Def.Base())
 	}
 	asked := op.Def
 	o := row.Override.At(now)

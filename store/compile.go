@@ -341,9 +341,7 @@ func (c *compiler) defaults() error {
 	if c.burst == 0 && c.debt == 0 && !c.unlimited {
 		return c.bad("burst", "0 grants nothing unless max_debt lets work be scheduled ahead")
 	}
-	if c.charge = c.MaxCharge; c.charge == 0 {
-		c.charge = min(10*max(c.burst, 1), MaxInt)
-	}
+	c.charge = cmp.Or(c.MaxCharge, min(10*max(c.burst, 1), MaxInt))
 	return nil
 }
 
@@ -485,11 +483,7 @@ func (c *compiler) start() error {
 		return nil
 	}
 	if offset, err := period.ParseDuration(c.Start); err == nil {
-		length := r.Every
-		if r.Calendar != nil {
-			length = r.Calendar.Shortest()
-		}
-		if us := offset.Microseconds(); us < length {
+		if us := offset.Microseconds(); us < r.shortest() {
 			r.Origin = us
 			return nil
 		}

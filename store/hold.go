@@ -342,11 +342,7 @@ func checkHoldID(id string) error {
 
 // checkTTL checks that a limit allows holds with this ttl, in µs.
 func (d *Definition) checkTTL(ttl int64) error {
-	most := d.TTL
-	if most == 0 {
-		most = terms.DefaultHoldTTL
-	}
-	switch {
+	switch most := cmp.Or(d.TTL, terms.DefaultHoldTTL); {
 	case ttl < terms.MinHoldTTL.Microseconds():
 		return badField("ttl", "%d µs is less than %v", ttl, terms.MinHoldTTL)
 	case ttl > most.Microseconds():

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -207,18 +208,8 @@ func checkPlanName(name string) string {
 
 // with returns the limit with the settings of a plan in place of its own.
 func (l Limit) with(p *Plan) Limit {
-	if p.Rate != 0 {
-		l.Rate = p.Rate
-	}
-	if p.Period != 0 {
-		l.Period = p.Period
-	}
-	if p.Burst != 0 {
-		l.Burst = p.Burst
-	}
-	if p.MaxDebt != 0 {
-		l.MaxDebt = p.MaxDebt
-	}
+	l.Rate, l.Period = cmp.Or(p.Rate, l.Rate), cmp.Or(p.Period, l.Period)
+	l.Burst, l.MaxDebt = cmp.Or(p.Burst, l.Burst), cmp.Or(p.MaxDebt, l.MaxDebt)
 	switch p.Mode {
 	case Enforced:
 		l.Mode = Enforce

@@ -43,11 +43,11 @@ var settings = []setting[Limit]{
 	field("usage", func(l *Limit) *bool { return &l.Usage }, either("true", "false"), boolText("true", "false")),
 	counting(field("plans", func(l *Limit) *Plans { return &l.Plans }, parsePlans, Plans.String)),
 	field("parent", func(l *Limit) *string { return &l.Parent }, verbatim, verbatimText),
-	field("parts", func(l *Limit) *int64 { return &l.Parts }, parseParts, countText),
+	field("parts", func(l *Limit) *int64 { return &l.Parts }, notZero(parseCount, fmt.Sprintf("0 is not between 1 and %d; a limit with one bucket for everybody is shared: true", maxParts)), countText),
 	field("shared", func(l *Limit) *bool { return &l.Shared }, either("true", "false"), boolText("true", "false")),
-	field("ttl", func(l *Limit) *time.Duration { return &l.TTL }, lengthOf("1ms and 31d"), period.Format),
+	field("ttl", func(l *Limit) *time.Duration { return &l.TTL }, notZero(period.ParseDuration, "0s is not between 1ms and 31d"), period.Format),
 	field("on_expire", func(l *Limit) *bool { return &l.KeepExpired }, either("keep", "give_back"), boolText("keep", "give_back")),
-	field("block", func(l *Limit) *time.Duration { return &l.Block }, lengthOf("1ms and 366d"), period.Format),
+	field("block", func(l *Limit) *time.Duration { return &l.Block }, notZero(period.ParseDuration, "0s is not between 1ms and 366d"), period.Format),
 	field("lease", func(l *Limit) *time.Duration { return &l.Lease }, period.ParseDuration, period.Format),
 	counting(field("shards", func(l *Limit) *int64 { return &l.Shards }, parseCount, countText)),
 	field("adaptive", func(l *Limit) *Adaptive { return &l.Adaptive }, parseAdaptive, Adaptive.String),
@@ -158,31 +158,17 @@ func parseRate(s string) (int64, error) {
 	return 0, err
 }
 
-func parsePositive(s string) (int64, error) {
-	n, err := parseCount(s)
-	if err == nil && n == 0 {
-		err = errors.New("0 is less than 1")
-	}
-	return n, err
-}
+var parsePositive = notZero(parseCount, "0 is less than 1")
 
-func parseParts(s string) (int64, error) {
-	n, err := parseCount(s)
-	if err == nil && n == 0 {
-		err = fmt.Errorf("0 is not between 1 and %d; a limit with one bucket for everybody is shared: true", maxParts)
-	}
-	return n, err
-}
-
-// lengthOf reads a length of time, which is not 0: in a Limit, 0 means the default. bounds
-// says what it is between.
-func lengthOf(bounds string) func(string) (time.Duration, error) {
-	return func(s string) (time.Duration, error) {
-		d, err := period.ParseDuration(s)
-		if err == nil && d == 0 {
-			err = errors.New("0s is not between " + bounds)
+// notZero is parse for a setting whose 0, in a Limit, means the default, so that its text
+// cannot be 0. wrong says so.
+func notZero[T int64 | time.Duration](parse func(string) (T, error), wrong string) func(string) (T, error) {
+	return func(s string) (T, error) {
+		v, err := parse(s)
+		if err == nil && v == 0 {
+			err = errors.New(wrong)
 		}
-		return d, err
+		return v, err
 	}
 }
 
