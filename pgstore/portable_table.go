@@ -275,7 +275,8 @@ func (t *portableTable) records(limit, key, sql string, args ...any) (all []stor
 	if r == nil || r.count == 0 {
 		return nil, err
 	}
-	all, err = list(t.ctx, t.db, pgx.RowToStructByPos[store.Record], sql, append([]any{(*t.limits.entries.Load())[limit].id, key}, args...)...)
+	args = append([]any{(*t.limits.entries.Load())[limit].id, key}, args...)
+	all, err = list(t.ctx, t.db, pgx.RowToStructByPos[store.Record], sql, args...)
 	for i := range all {
 		r.known[all[i].ID()] = true
 	}

@@ -35,9 +35,11 @@ func (l *limits) zoneDiffers(ctx context.Context, r *store.Rule) (string, error)
 		return "", nil // Go decides, or no difference is possible
 	}
 	now := time.Now()
-	last, _ := l.zones.Load(cal)
-	if last, known := last.(comparedZone); known && (now.Sub(last.asked) < zoneFor || !l.zones.CompareAndSwap(cal, last, comparedZone{last.differs, now})) {
-		return last.differs, nil // another call may be comparing them now
+	if last, known := l.zones.Load(cal); known {
+		last := last.(comparedZone)
+		if now.Sub(last.asked) < zoneFor || !l.zones.CompareAndSwap(cal, last, comparedZone{last.differs, now}) {
+			return last.differs, nil // or another call compares them now
+		}
 	}
 	differs, err := compareZone(ctx, l.db, r, cal.Zone)
 	if err == nil {
