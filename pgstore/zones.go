@@ -38,7 +38,7 @@ func (l *limits) zoneDiffers(ctx context.Context, r *store.Rule) (string, error)
 	if last, known := l.zones.Load(cal); known {
 		last := last.(comparedZone)
 		if now.Sub(last.asked) < zoneFor || !l.zones.CompareAndSwap(cal, last, comparedZone{last.differs, now}) {
-			return last.differs, nil // or another call compares them now
+			return last.differs, nil // another call may be comparing them now
 		}
 	}
 	differs, err := compareZone(ctx, l.db, r, cal.Zone)

@@ -190,7 +190,7 @@ func (d *Definition) Full(s State, now int64) bool {
 	return r.mostUsedAt(&s, max(now, s.TS)) == 0
 }
 
-// past returns the index in Past of a version, or -1 if it is not there.
+// past returns the index of a version in Past, or -1 if it is not there.
 func (d *Definition) past(version uint32) int {
 	for i := len(d.Past) - 1; i >= 0; i-- {
 		if d.Past[i].Number == version {

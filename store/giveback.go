@@ -460,7 +460,8 @@ func withholds(rs []Record) bool {
 	return slices.ContainsFunc(rs, func(r Record) bool { return r.Rest || r.Slack >= 0 })
 }
 
-// expired returns the records of holds that have expired at t, the one that expired first first.
+// expired returns the records of holds that have expired at t, in the order in which they
+// expired.
 func expired(rs []Record, t int64) (old []Record) {
 	for i := range rs {
 		if rs[i].expired(t) {
@@ -471,8 +472,8 @@ func expired(rs []Record, t int64) (old []Record) {
 	return old
 }
 
-// endHolds is cancel for holds that have expired, of which a key may have thousands, and
-// no record withholds units.
+// endHolds is cancel for expired holds, of which a key may have thousands, if no record
+// withholds units.
 func (l *Lows) endHolds(used, now int64, rs, old []Record, unit int64) (int64, []Record) {
 	for _, r := range old {
 		if r.Mark == l.Mark && used != 0 {
