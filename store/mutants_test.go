@@ -69,7 +69,7 @@ var sourceMutants = []struct{ name, file, old, wrong, run string }{
 	{"a block in place of a temporary override", "block.go", "d.Override.Until != 0:", "d.Override.Until < 0:", "TestGolden$"},
 	{"the attempt of a wait begins a block", "block.go", "op.Cost == 0 || op.Bounded,", "op.Cost == 0,", "TestBlock"},
 	{"the refusal of another limit begins a block", "block.go", "if !op.ranOut() {", "if g.Allowed || op.Def.Block == 0 || op.Verb > VerbReserve || op.Verb == VerbCheck || op.Never {", "TestGolden$"},
-	{"a floor begins a block", "block.go", "return !allowed // without the floor", "return !allowed || op.Floor > 0", "TestGolden$"},
+	{"a floor begins a block", "block.go", "return !allowed //", "return !allowed || op.Floor > 0 //", "TestGolden$"},
 	{"a block ends a microsecond early", "block.go", "now+op.Def.Block.Microseconds()", "now+op.Def.Block.Microseconds()-1", "TestGolden$"},
 	{"a block ends a microsecond late", "block.go", "now+op.Def.Block.Microseconds()", "now+op.Def.Block.Microseconds()+1", "TestGolden$"},
 	{"a block ends the standing override", "block.go", "Under: was.Of(StandingOverride)", "Under: nil", "TestGolden$"},
