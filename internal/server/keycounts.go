@@ -99,13 +99,19 @@ func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
 		timer.Reset(now.Truncate(topSlice).Add(topSlice).Sub(now))
 		select {
 		case <-ctx.Done():
-			ctx = context.WithoutCancel(ctx)
-			k.keep(ctx, to, keep, hour)
-			k.usage.write(ctx, began)
+			var last sync.WaitGroup
+			last.Go(func() { k.keep(ctx, to, keep, hour) })
+			k.usage.take(began)
+			k.usage.write(ctx)
+			last.Wait()
 			return
 		case now = <-timer.C:
 		}
 		ended := k.minutes.turn(now)
+		if ended != nil {
+			k.usage.take(began) // before a store that is slow
+			began = now
+		}
 		if next := now.Truncate(time.Hour); !next.Equal(hour) {
 			k.keep(ctx, to, keep, hour)
 			hour = next
@@ -118,8 +124,7 @@ func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
 		k.mu.Unlock()
 		if ended != nil {
 			k.minutes.store(ctx, ended)
-			k.usage.write(ctx, began)
-			began = now
+			k.usage.write(ctx)
 		}
 	}
 }

@@ -74,10 +74,9 @@ func (s *Server) usageLog(of *bounded.Window) *usageLog {
 	return u
 }
 
-// write adds what was used since its last call to the store, for a minute that began at the
-// given time. If the store does not answer, the next call of write adds it. write on nil does
-// nothing.
-func (u *usageLog) write(ctx context.Context, began time.Time) {
+// take takes what was used since its last call, in a minute that began at the given time.
+// take on nil does nothing.
+func (u *usageLog) take(began time.Time) {
 	if u == nil {
 		return
 	}
@@ -86,14 +85,20 @@ func (u *usageLog) write(ctx context.Context, began time.Time) {
 		l.Hour = hour
 		u.wait(&l)
 	}
-	if len(u.waiting) == 0 {
+}
+
+// write adds to the store what take has taken, even if ctx has ended: a store does not say
+// whether it has added what a call that was given up would add. If the store does not answer,
+// the next call of write adds it. write on nil does nothing.
+func (u *usageLog) write(ctx context.Context) {
+	if u == nil || len(u.waiting) == 0 {
 		return
 	}
 	lines := make([]store.UsageLine, 0, len(u.waiting))
 	for _, l := range u.waiting {
 		lines = append(lines, *l)
 	}
-	ctx, cancel := context.WithTimeout(ctx, usageTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), usageTime)
 	defer cancel()
 	err := u.to.AddUsage(ctx, lines)
 	if err == nil {
