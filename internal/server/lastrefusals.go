@@ -1,32 +1,34 @@
 package server
 
 import (
+	"hash/maphash"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/store"
 )
 
 // Bounds of the last refusals, which take at most 1.5 MB.
 const (
-	refusedKeys  = 1024
-	refusedTimes = 16 // refusals that are kept for a key
+	refusedSets  = 256
+	refusedWays  = 4  // keys in a set; a new key replaces the one whose last refusal is the oldest
+	refusedTimes = 16 // refusals of a key
 	refusedApart = int64(time.Second / time.Microsecond)
 )
 
-// lastRefusals has the last refusals of up to refusedKeys keys, by limit and key. It records
+// lastRefusals has the last refusals of up to refusedSets * refusedWays keys. It records
 // a refusal of a key from the same source at most once in refusedApart, and counts those in between.
-type lastRefusals struct {
+type lastRefusals [refusedSets]struct {
 	mu   sync.Mutex
-	keys bounded.Map[[2]string, *refusedKey]
+	keys [refusedWays]*refusedKey
 }
 
 type refusedKey struct {
-	n    int // number of refusals ever written into the ring last
-	last [refusedTimes]oneRefusal
+	limit, key string
+	n          int // number of refusals ever written into last
+	last       [refusedTimes]oneRefusal
 }
 
 type oneRefusal struct {
@@ -39,20 +41,44 @@ type oneRefusal struct {
 // latest returns the newest refusal.
 func (k *refusedKey) latest() *oneRefusal { return &k.last[(k.n-1)%refusedTimes] }
 
+var refusedSeed = maphash.MakeSeed()
+
+func refusedSet(limit, key string) uint64 {
+	return (maphash.String(refusedSeed, key) ^ maphash.String(refusedSeed, limit)*0x9e3779b97f4a7c15) % refusedSets
+}
+
 // add adds a refusal at the present time.
 func (l *lastRefusals) add(limit string, d *dipwell.Decision) {
 	now := time.Now().UnixMicro()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	k, known := l.keys.Get([2]string{limit, d.Key})
-	if !known {
-		k = &refusedKey{}
+	set := &l[refusedSet(limit, d.Key)]
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	var k *refusedKey
+	oldest := &set.keys[0]
+	for i := range set.keys {
+		at := &set.keys[i]
+		if *at == nil {
+			oldest = at
+			break
+		}
+		if (*at).key == d.Key && (*at).limit == limit {
+			k = *at
+			break
+		}
+		if (*at).latest().at < (*oldest).latest().at {
+			oldest = at
+		}
+	}
+	if k == nil {
+		if *oldest == nil {
+			*oldest = &refusedKey{}
+		}
+		k = *oldest
+		k.limit, k.key, k.n = limit, strings.Clone(d.Key), 0
 	} else if last := k.latest(); now >= last.at && now < last.at+refusedApart && d.Source == last.source {
 		last.more++
 		return
 	}
-	l.keys.Most = refusedKeys / 2                         // half, because there are two generations
-	l.keys.Put([2]string{limit, strings.Clone(d.Key)}, k) // put again if it is known, so that it is not the next to be forgotten
 	k.n++
 	*k.latest() = oneRefusal{at: now, cost: d.Cost, retry: d.RetryAfter.Microseconds(), source: d.Source, never: d.Never, shadow: d.Shadow}
 }
@@ -70,17 +96,22 @@ type PastRefusal struct {
 
 // of returns the last refusals of a key, the newest first.
 func (l *lastRefusals) of(limit, key string) []PastRefusal {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	set := &l[refusedSet(limit, key)]
+	set.mu.Lock()
+	defer set.mu.Unlock()
 	list := []PastRefusal{}
-	k, _ := l.keys.Get([2]string{limit, key})
-	for i := 0; k != nil && i < min(k.n, refusedTimes); i++ {
-		r := k.last[(k.n-1-i)%refusedTimes]
-		one := PastRefusal{At: r.at, Cost: r.cost, Never: r.never, Shadow: r.shadow, Source: r.source.String(), More: r.more}
-		if !r.never && r.retry != 0 {
-			one.Retry = &r.retry
+	for _, k := range set.keys {
+		if k == nil || k.key != key || k.limit != limit {
+			continue
 		}
-		list = append(list, one)
+		for i := range min(k.n, refusedTimes) {
+			r := k.last[(k.n-1-i)%refusedTimes]
+			one := PastRefusal{At: r.at, Cost: r.cost, Never: r.never, Shadow: r.shadow, Source: r.source.String(), More: r.more}
+			if !r.never && r.retry != 0 {
+				one.Retry = &r.retry
+			}
+			list = append(list, one)
+		}
 	}
 	return list
 }

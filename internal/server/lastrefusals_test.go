@@ -11,8 +11,7 @@ import (
 
 // The last refusals take no more memory than the page for operators says.
 func TestLastRefusalsAreBounded(t *testing.T) {
-	const entry = 100 // of a map with two strings and a pointer
-	most := refusedKeys * (int(unsafe.Sizeof(refusedKey{})) + bounded.MaxKey + entry)
+	most := int(unsafe.Sizeof(lastRefusals{})) + refusedSets*refusedWays*(int(unsafe.Sizeof(refusedKey{}))+bounded.MaxKey)
 	if most > 1.5e6 {
 		t.Errorf("at most %d bytes", most)
 	}
