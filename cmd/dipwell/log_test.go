@@ -114,11 +114,13 @@ func TestTextLog(t *testing.T) {
 	l := &logger{to: &b}
 	l.setFormat("")
 	slog.Error("http: panic serving\ngoroutine 1")
+	slog.Error("\x1b[31mof a client\r")
+	slog.Error("'a'")
 	slog.Debug("handshake")
 	log.Print("of log")
 	slog.With("a", 1).WithGroup("g").Info("m", "text", "b c", "msg", "d")
 	l.error(errors.New("away"))
-	if got, want := b.String(), "dipwell: http: panic serving\ndipwell: goroutine 1\ndipwell: of log\ndipwell: m a=1 g.text=\"b c\" g.msg=d\ndipwell: away\n"; got != want {
+	if got, want := b.String(), "dipwell: http: panic serving\ndipwell: goroutine 1\ndipwell: \"\\x1b[31mof a client\\r\"\ndipwell: 'a'\ndipwell: of log\ndipwell: m a=1 g.text=\"b c\" g.msg=d\ndipwell: away\n"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

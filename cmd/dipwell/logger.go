@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"google.golang.org/grpc/grpclog"
 )
@@ -69,9 +70,11 @@ type prefixed struct{ to io.Writer }
 
 func (p prefixed) Write(line []byte) (int, error) {
 	text := strings.TrimPrefix(strings.TrimSuffix(string(line), "\n"), "msg=")
-	if quoted, err := strconv.QuotedPrefix(text); err == nil {
+	if quoted, err := strconv.QuotedPrefix(text); err == nil && text[0] == '"' {
 		message, _ := strconv.Unquote(quoted)
-		text = message + text[len(quoted):]
+		if !strings.ContainsFunc(message, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }) {
+			text = message + text[len(quoted):]
+		}
 	}
 	_, err := fmt.Fprintf(p.to, "dipwell: %s\n", strings.ReplaceAll(text, "\n", "\ndipwell: "))
 	return len(line), err
