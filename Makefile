@@ -82,8 +82,9 @@ ci: ## all that CI runs (about a quarter of an hour on 2 cores)
 
 verify: fmt vet generated licenses quoted lint cross race vuln ## everything that must be clean before a change lands
 
-fmt: ## fail when a file is not formatted
+fmt: ## fail when a file is not formatted, or a program is checked in
 	@out=$$(gofmt -l . ); test -z "$$out" || { echo "not formatted:"; echo "$$out"; exit 1; }
+	@! git grep -l --cached -a -P '^\x7fELF' || { echo "programs are checked in"; exit 1; }
 
 vet: ## go vet, in both modules
 	$(COMPILE) vet ./...
@@ -99,7 +100,7 @@ generated: ## fail when a generated file differs from what its generator writes
 	if [ "$$(state)" != "$$before" ]; then git status --short; git --no-pager diff; echo "generated files differ from what is checked in"; exit 1; fi
 
 licenses: ## write THIRD_PARTY_LICENSES.md, which releases contain; fail when a linked module has a licence that scripts/licenses does not know
-	GO=$(GO) scripts/licenses >THIRD_PARTY_LICENSES.md
+	GO=$(GO) scripts/licenses >THIRD_PARTY_LICENSES.md || { rm THIRD_PARTY_LICENSES.md; exit 1; }
 
 # Goreleaser and what it calls do without a network, once the modules are there.
 release-check: cyclonedx ## what a release builds, unpacked and started; with VERSION=v0.2.0 also whether the checkout can be tagged
