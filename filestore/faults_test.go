@@ -549,3 +549,32 @@ func TestParseURL(t *testing.T) {
 		}
 	}
 }
+
+// A file with the most overrides of people, and a block, can be opened again.
+func TestReopenedWithBlock(t *testing.T) {
+	path := fresh(t)
+	c := Config{MaxOverrides: 3}
+	s := open(t, path, c)
+	l, err := dipwell.New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = l.Define(ctx, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Block: time.Hour}, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	d := l.Limit("api")
+	for i := range 3 {
+		if _, err := s.Abilities().Overrides.SetOverride(ctx, d, store.Override{Key: fmt.Sprint("a", i), Rate: 5, Period: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		if _, err := l.Take(ctx, "api", "zed", 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open(t, path, c)
+}

@@ -81,7 +81,7 @@ func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]stor
 		}
 		d := defs[row.limit]
 		if d == nil {
-			return nil // the row's limit was dropped; a sweep deletes it
+			return nil // the row's limit was dropped
 		}
 		if err := checkRecord(&r); err != nil {
 			return fmt.Errorf("limit %s, key %q: %w", d.Name, row.key, err)

@@ -81,11 +81,14 @@ func (s *Store) PutOverride(d *store.Definition, o *store.Override) error {
 		return nil
 	}
 	defer sh.mu.Unlock()
-	if sh.overrideOf(&p) == nil && s.overrides.Load() >= int64(s.maxOverrides) {
+	set, _ := countsOf(o)
+	was, _ := countsOf(sh.overrideOf(&p))
+	if set > was && s.overrides.Load() >= int64(s.maxOverrides) {
 		return s.fullError()
 	}
 	o.Prepare()
 	sh.setOverride(sh.extrasOf(&p, o.Key), o)
+	sh.forgetBlocks(s.now())
 	return nil
 }
 

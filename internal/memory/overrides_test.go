@@ -294,3 +294,31 @@ func TestFilter(t *testing.T) {
 		}
 	}
 }
+
+// Overrides that are copied count as those that are set: blocks have a bound of their own.
+func TestPutOverrideOverBlocks(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now, MaxOverrides: 3, Shards: 1})
+	limiter(t, s, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Block: time.Hour})
+	d := s.reg.Lookup("api")
+	for i := range 50 {
+		if err := s.PutOverride(d, &store.Override{Key: fmt.Sprint(i), Until: clock.us + 3600e6, Note: "automatic", ID: uint32(i + 1), Version: d.Number}); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	if blocks := s.shards[0].blocks.Len(); blocks != 4 {
+		t.Errorf("%d blocks", blocks)
+	}
+	set := 0
+	for i := range 50 {
+		if s.PutOverride(d, &store.Override{Key: fmt.Sprint(i), Burst: 5, ID: uint32(i + 100), Version: d.Number}) == nil {
+			set++
+		}
+	}
+	if set != 3 {
+		t.Errorf("%d overrides of people, with MaxOverrides 3", set)
+	}
+	if err := s.PutOverride(d, &store.Override{Key: "another", Until: clock.us + 3600e6, Note: "automatic", ID: 200, Version: d.Number}); err != nil {
+		t.Error("a block beside MaxOverrides overrides of people: ", err)
+	}
+}
