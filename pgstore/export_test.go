@@ -92,3 +92,13 @@ func (s *Store) Drop(ctx context.Context, name, owner string) error {
 
 // Refresh reads the limits, as a store does once in each Poll.
 func Refresh(ctx context.Context, s *Store) error { return s.cat.Refresh(ctx) }
+
+// AgeZones makes all comparisons of zones old.
+func (s *Store) AgeZones() {
+	s.limits.zones.Range(func(k, v any) bool {
+		c := v.(comparedZone)
+		c.asked = c.asked.Add(-2 * zoneFor)
+		s.limits.zones.Store(k, c)
+		return true
+	})
+}

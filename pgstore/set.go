@@ -264,7 +264,7 @@ func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) b
 		switch r := &d.Rule; {
 		case d.Block != 0, d.Algorithm == store.Concurrency, r.Every == 0 && d.Base() != d, r.BeginsWithCall(), r.Sliding, op.Verb == store.VerbReset:
 			return false
-		case r.Every == 0 && !s.limits.knowsWindows(ctx, r):
+		case r.Every == 0 && !s.knowsWindows(ctx, r):
 			return false
 		case op.Cost == 0 && op.Verb != store.VerbCheck && len(g.Ops) > 1: // a check together with calls that write
 			return false

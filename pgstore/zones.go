@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -29,7 +30,7 @@ type comparedZone struct {
 // zoneDiffers returns how the database's data of the zone of a rule differ from this
 // program's, with the first date, or "". The error is errNoZone if the database lacks the
 // zone. Limits that share a calendar are compared once.
-func (l *limits) zoneDiffers(ctx context.Context, r *store.Rule) (string, error) {
+func (l *limits) zoneDiffers(ctx context.Context, db rower, r *store.Rule) (string, error) {
 	cal := r.Calendar.Spec()
 	if !l.s.engine().hasFunctions() || cal.Zone == "" || cal.Zone == time.UTC.String() {
 		return "", nil // Go decides, or no difference is possible
@@ -41,7 +42,7 @@ func (l *limits) zoneDiffers(ctx context.Context, r *store.Rule) (string, error)
 			return last.differs, nil // another call may be comparing them now
 		}
 	}
-	differs, err := compareZone(ctx, l.db, r, cal.Zone)
+	differs, err := compareZone(ctx, db, r, cal.Zone)
 	if err == nil {
 		l.zones.Store(cal, comparedZone{differs, now})
 	}
@@ -50,7 +51,7 @@ func (l *limits) zoneDiffers(ctx context.Context, r *store.Rule) (string, error)
 
 // zoneWarning returns a warning if the data of a limit's zone differ.
 func (l *limits) zoneWarning(ctx context.Context, d *store.Definition) (string, error) {
-	differs, err := l.zoneDiffers(ctx, &d.Rule)
+	differs, err := l.zoneDiffers(ctx, l.db, &d.Rule)
 	if differs == "" {
 		return "", err
 	}
@@ -63,7 +64,7 @@ var errNoZone = errors.New("the database does not know the time zone")
 
 // checkZone refuses a limit in a time zone that the database does not have.
 func (l *limits) checkZone(ctx context.Context, d *store.Definition) error {
-	if _, err := l.zoneDiffers(ctx, &d.Rule); errors.Is(err, errNoZone) {
+	if _, err := l.zoneDiffers(ctx, l.db, &d.Rule); errors.Is(err, errNoZone) {
 		return &store.FieldError{Limit: d.Name, Field: "start", Reason: fmt.Sprintf("%q: %v", d.Start, err)}
 	}
 	return nil // storing the limit will return the error
@@ -76,9 +77,11 @@ func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (
 		return "", err
 	}
 	var instants, ahead []int64
-	now := time.Now()
-	at, next := rule.Window(now.UnixMicro())
-	for end := now.AddDate(zoneYears, 0, 0).UnixMicro(); at < end; at, next = rule.Window(next) {
+	now, c := time.Now(), rule.Calendar
+	own := *rule // because a calendar caches the last window that it computed
+	own.Calendar = &terms.Calendar{Location: loc, Days: c.Days, Months: c.Months, Clock: c.Clock}
+	at, next := own.Window(now.UnixMicro())
+	for end := now.AddDate(zoneYears, 0, 0).UnixMicro(); at < end; at, next = own.Window(next) {
 		for _, x := range []int64{at/1e6 - 1, at / 1e6} {
 			_, offset := time.Unix(x, 0).In(loc).Zone()
 			instants, ahead = append(instants, x), append(ahead, int64(offset))
@@ -102,8 +105,8 @@ func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (
 // database does. If so, set.sql gets the present window as a parameter, instead of computing
 // it for each row. set.sql decides nothing outside of that window, and has a function step
 // rows of earlier windows.
-func (l *limits) knowsWindows(ctx context.Context, r *store.Rule) bool {
-	differs, err := l.zoneDiffers(ctx, r)
+func (s *Store) knowsWindows(ctx context.Context, r *store.Rule) bool {
+	differs, err := s.limits.zoneDiffers(ctx, s.db, r) // in the caller's transaction, if there is one: it may hold the only connection
 	return differs == "" && err == nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
@@ -81,5 +83,32 @@ func TestZoneOfTheProgramAlone(t *testing.T) {
 	var limit *store.FieldError
 	if !errors.As(err, &limit) || limit.Field != "start" || !strings.Contains(limit.Reason, "Atlantis") {
 		t.Errorf("%v", err)
+	}
+}
+
+// The zones are compared over the caller's connection, which may be the only one.
+func TestZonesInATransaction(t *testing.T) {
+	config := newPool(t).Config()
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, dipwell.Limit{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.AgeZones()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // the end of the test
+	if d, err := l.With(s.With(tx)).Take(ctx, "day", "k", 1); err != nil || !d.Allowed {
+		t.Error(d, err)
 	}
 }
