@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -177,5 +178,19 @@ func TestFreeHoldsAreForgotten(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A row that was swept while holds of its key live does not hide them from the bound.
+func TestHoldsOfARemadeRow(t *testing.T) {
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('h', 100000, interval '1 second', burst => 100000)")
+	hold := "select dipwell.hold('h', 'k', 1, interval '1 hour') from generate_series(1, 6000)"
+	must(t, pool, hold)
+	time.Sleep(1100 * time.Millisecond)
+	must(t, pool, "select dipwell.sweep(100000)")
+	must(t, pool, "select dipwell.take('h', 'k', 1)")
+	if _, err := pool.Exec(t.Context(), hold); err == nil || !strings.Contains(err.Error(), "10000 live holds") {
+		t.Error(err)
 	}
 }

@@ -48,7 +48,7 @@ end $$;
 
 -- Makes a hold of one key, if nothing but numbers decides and the row has no reservations.
 -- Otherwise null. The function has few expressions, as take has: each is prepared again in
--- each transaction. free_of is a number, because a condition that the planner can drop for
+-- each transaction. records_of is a number, because a condition that the planner can drop for
 -- concurrency limits makes it plan each of their calls anew.
 create function dipwell_internal.hold_one(limit_name text, key text, cost bigint, ttl bigint, hold text, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
 declare
@@ -56,7 +56,7 @@ declare
     x record;
 begin
     select l.id, l.version, l.unit, l.every, l.add, l.cap, l.ticks, k.key, c.n, l.grid + case when l.spread then dipwell_internal.key_offset(l.name, k.key, l.every) else 0 end as grid,
-            l.plain or l.spread as plain, case when l.plain or l.spread then l.id else 0 end as free_of, coalesce(l.on_expire = 'keep', false) as keep, c.n + dipwell_internal.hold_due(hold_one.ttl, hold_one.ttl, coalesce(l.on_expire = 'keep', false)) as due into r
+            l.plain or l.spread as plain, case when l.plain or l.spread then l.id else 0 end as records_of, coalesce(l.on_expire = 'keep', false) as keep, c.n + dipwell_internal.hold_due(hold_one.ttl, hold_one.ttl, coalesce(l.on_expire = 'keep', false)) as due into r
         from dipwell.limits l cross join (select coalesce(hold_one.key, '') as key) k cross join (select coalesce(hold_one.at, dipwell_internal.now_us()) as n offset 0) c
         where l.name = limit_name and l.shared = (hold_one.key is null) and (l.plain or l.spread or l.algorithm = 'concurrency') and l.parent is null and l.parts is null and l.mode = 'enforce' and hold_one.cost between 1 and l.cap / l.unit
             and hold_one.ttl <= coalesce(nullif(l.ttl_us, 0), 86400000000);
@@ -73,14 +73,14 @@ begin
         where b.limit_id = r.id and b.key = r.key and b.version = r.version
             and dipwell_internal.plain_used(b.used, b.ts, r.n, r.every, r.add, r.grid, r.ticks) <= r.cap - hold_one.cost * r.unit and (b.due <= r.n) is not true
             and case when not r.plain then b.used < 10000 -- each live record has at least a token
-                when b.lows is null then b.due is null else b.lows[4] = 0 and b.lows[3] < 10000 end
-            and (b.lows is not null or (select true from dipwell.hold_parts o where o.limit_id = r.free_of and o.key = r.key and o.free and not o.settled limit 1) is null)
+                else b.lows is null or b.lows[4] = 0 and b.lows[3] < 10000 end
+            and (b.lows is not null or (select true from dipwell.hold_parts o where o.limit_id = r.records_of and o.key = r.key and o.live limit 1) is null
+                and (select true from dipwell.hold_parts o where o.limit_id = r.records_of and o.key = r.key and o.free and not o.settled limit 1) is null)
         returning b.used, b.ts, b.lows[1] as mark, b.lows[2] - 1 as number, coalesce(hold_one.at, dipwell_internal.now_us()) as at into x; -- it may have waited longer than ttl
     if not found then
         insert into dipwell.buckets (used, ts, limit_id, version, key) -- a full one, if there is none
             select 0, 0, r.id, r.version, r.key
             where octet_length(r.key) <= 512 and not exists (select from dipwell.key_overrides o where o.limit_id = r.id and o.key = r.key)
-                and not exists (select from dipwell.hold_parts o where o.limit_id = r.id and o.key = r.key and o.live)
             on conflict do nothing;
         if found then
             return dipwell_internal.hold_one(limit_name, key, cost, ttl, hold, at);
