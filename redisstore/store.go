@@ -122,10 +122,14 @@ var _ store.Store = (*Store)(nil)
 // work; it closes the client only if Open made it. Set ContextTimeoutEnabled in the
 // options of the client: otherwise calls continue after their context has ended, until
 // the client's own timeouts. New returns an error if the configuration is invalid, if the
-// server does not answer (unless c.Lazy), or if it may evict buckets (see AllowEviction).
+// server does not answer (unless c.Lazy), if it may evict buckets (see AllowEviction), or if
+// the client reads from replicas.
 func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error) {
 	if db == nil {
 		return nil, errors.New("redisstore: the client is nil")
+	}
+	if cluster, ok := db.(*redis.ClusterClient); ok && cluster.Options().ReadOnly {
+		return nil, errors.New("redisstore: the client reads from replicas (ReadOnly), which may not have a row yet")
 	}
 	if err := c.check(); err != nil {
 		return nil, err

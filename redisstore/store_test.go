@@ -87,3 +87,11 @@ func newStore(t testing.TB, db redis.UniversalClient, c redisstore.Config) *redi
 	})
 	return s
 }
+
+func TestClientOfReplicas(t *testing.T) {
+	db := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, RouteByLatency: true})
+	defer db.Close()
+	if _, err := redisstore.New(t.Context(), db, redisstore.Config{}); err == nil || !strings.Contains(err.Error(), "replicas") {
+		t.Error(err)
+	}
+}
