@@ -48,7 +48,7 @@ const Shared = "\x00"
 // write 0, 0 and "unlimited" for them, because there an omitted setting is the default.
 const (
 	NoBurst       = -1 // for Burst: nothing may be taken ahead; needs MaxDebt
-	NoDebt        = -1 // MaxDebt: for MaxDebt: Reserve never goes into debt
+	NoDebt        = -1 // for MaxDebt: Reserve never goes into debt
 	UnlimitedDebt = -2 // for MaxDebt: as far into debt as can be counted exactly
 )
 
