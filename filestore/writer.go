@@ -19,7 +19,7 @@ import (
 // goroutine.
 type writer struct {
 	store        *Store
-	mu           sync.Mutex                     // held during a cycle; keys also runs cycles
+	mu           sync.Mutex                     // held during a cycle, a sweep of some rows, and a drop
 	keys         []memory.Touched               // keys of the cycle being written, and of failed ones
 	reservations map[store.Reservation]struct{} // ids of reservations that changed
 	holds        map[string]struct{}            // ids of holds that changed
