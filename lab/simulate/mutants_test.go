@@ -71,7 +71,7 @@ var mutants = []mutant{
 	{"a check begins a block", "store/block.go", "op.Verb != VerbTake && op.Verb != VerbTakeUpTo && op.Verb != VerbReserve, ", "op.Verb > VerbReserve, "},
 	{"a block in place of a temporary override", "store/block.go", "d.Override.Until != 0:", "d.Override.Until < 0:"},
 	{"the refusal of another limit begins a block", "store/block.go", "if !op.ranOut() {", "if g.Allowed || op.Def.Block == 0 || op.Verb > VerbReserve || op.Verb == VerbCheck || op.Never {"},
-	{"a floor begins a block", "store/block.go", "return !allowed // without the floor", "return !allowed || op.Floor > 0"},
+	{"a floor begins a block", "store/block.go", "return !allowed //", "return !allowed || op.Floor > 0 //"},
 	{"a block ends a microsecond early", "store/block.go", "now+op.Def.Block.Microseconds()", "now+op.Def.Block.Microseconds()-1"},
 	{"a block ends the standing override", "store/block.go", "Under: was.Of(StandingOverride)", "Under: nil"},
 	{"the end of a block fills the bucket", "store/carry.go", "\tif ends() {\n\t\tmove(", "\tif ends() {\n\t\tif at.override.Kind() == AutomaticOverride {\n\t\t\ts.Used = 0\n\t\t}\n\t\tmove("},
