@@ -92,7 +92,7 @@ func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) 
 	if l.abilities.Keys == nil {
 		return nil, store.ErrNotSupported
 	}
-	if err := checkPage(prefix, after); err != nil {
+	if err := checkPage(prefix, after); err != nil || n < 1 {
 		return nil, err
 	}
 	if def.Shards > 1 {

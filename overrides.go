@@ -97,7 +97,7 @@ func (l *Limiter) Overrides(ctx context.Context, limit, prefix, after string, n 
 	if err != nil {
 		return nil, err
 	}
-	if err = checkPage(prefix, after); err != nil {
+	if err = checkPage(prefix, after); err != nil || n < 1 {
 		return nil, err
 	}
 	if def.Shards > 1 {
