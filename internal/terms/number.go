@@ -6,12 +6,8 @@ package terms
 // highest bit, and the id of the override in the other 31. Tables keep a number as a
 // signed integer of 32 bits, so that those of overrides are negative.
 const (
-	// MaxVersion is the highest version of a limit.
-	MaxVersion = 1<<20 - 1
-	// MaxIndex is the highest index.
-	MaxIndex = 1<<11 - 1
-
-	override = 1 << 31
+	MaxVersion = 1<<20 - 1 // the highest version of a limit
+	override   = 1 << 31
 )
 
 // PlanNumber returns the number of the plan with an index at a version.
