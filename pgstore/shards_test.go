@@ -188,3 +188,31 @@ func TestShardsTransactions(t *testing.T) {
 		}
 	}
 }
+
+// The override of a key decides its takes whatever its rows are, and after its end the limit
+// does again.
+func TestShardsOverridden(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('s', 1, interval '1 day', burst => 16, shards => 4, plans => 'banned:mode=blocked;callable=false')")
+	granted := func(calls int) (n int) {
+		t.Helper()
+		for range calls {
+			var allowed bool
+			if err := pool.QueryRow(t.Context(), "select allowed from dipwell.take('s', 'k')").Scan(&allowed); err != nil {
+				t.Fatal(err)
+			}
+			if allowed {
+				n++
+			}
+		}
+		return n
+	}
+	before := granted(4)
+	must(t, pool, "select dipwell.override('s', 'k', 'banned')")
+	banned := granted(20)
+	must(t, pool, "select dipwell.end_override('s', 'k')")
+	if after := granted(30); before != 4 || banned != 0 || after != 12 {
+		t.Errorf("%d before, %d of a banned key, %d after; want 4, 0, 12", before, banned, after)
+	}
+}
