@@ -22,9 +22,9 @@ import (
 // After a window in which more calls were slow or failed than the target allows and chance
 // explains, the fraction is multiplied by 4/5, but at most once in two windows. If the
 // target was met, and at some time at most 3/10 of the capacity remained, the fraction
-// grows by 2 % of the rate. A window ends once it has 20 calls, or after ten times its
-// length: then the target is met if no call was slow or failed, and if there was no call
-// at all, the fraction grows by 2 %.
+// grows by 2 % of the rate. A window with fewer than 20 calls goes on until it has them, at
+// most ten times as long: then the target is met if no call was slow or failed, and if there
+// was no call at all, the fraction grows by 2 %.
 //
 // The zero Adaptive means a fixed rate. The following Adaptive keeps 95 % of the calls below
 // 200 ms:

@@ -181,8 +181,8 @@ create /*unlogged*/ table dipwell.hold_parts (
     till     bigint not null,
     primary key (id, part)
 ) with (vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
--- The index begins with till, which equals due while the row is live: a plan made while
--- the table was small would look for due in an index by due alone.
+-- The index has till, which equals due while the row is live, and not due: a plan made
+-- while the table was small would look for due in the index by due alone.
 create index on dipwell.hold_parts (limit_id, key, till) where live;
 create index on dipwell.hold_parts (limit_id, key, number) where free and not settled;
 create index on dipwell.hold_parts (due);
