@@ -153,7 +153,7 @@ func newModelRun(t *testing.T, seed uint64) *modelRun {
 	m := &modelRun{t: t, Rand: rand.New(rand.NewPCG(seed, 11)), now: 1_800_000_000_000_000, back: seed%2 == 0,
 		model: model{map[rowID]store.State{}, map[rowID][]store.Record{}, map[store.Reservation]heldReservation{}}}
 	m.sql = openSQL(t, func() int64 { return m.now }).(*sqlStore)
-	for _, name := range []string{"bucket", "slow", "window", "grid", "day", "leaky", "shadow", "big", "fast", "nothing"} {
+	for _, name := range []string{"bucket", "slow", "window", "grid", "day", "utc", "leaky", "shadow", "big", "fast", "nothing"} {
 		m.names = append(m.names, name)
 		m.define(name)
 	}
@@ -169,6 +169,7 @@ func (m *modelRun) define(name string) {
 		"window":  {Algorithm: store.FixedWindow, Rate: n, Period: time.Second, Burst: 2 * n},
 		"grid":    {Algorithm: store.Interval, Rate: n, Period: 2 * time.Second, Burst: 15, Start: "0s"},
 		"day":     {Algorithm: store.FixedWindow, Rate: 3 * n, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"},
+		"utc":     {Algorithm: store.FixedWindow, Rate: 3 * n, Period: 24 * time.Hour, Start: "06:00 UTC", MaxDebt: 9 * n},
 		"leaky":   {Algorithm: store.LeakyBucket, Rate: n, Period: time.Second, MaxDebt: 8},
 		"shadow":  {Rate: n, Period: time.Second, Mode: store.Shadow, MaxDebt: store.NoDebt},
 		"big":     {Rate: 1, Period: 2 * time.Microsecond, Burst: (store.MaxInt - 1) / 2 >> m.IntN(3), MaxDebt: store.NoDebt},
@@ -257,6 +258,10 @@ func (m *modelRun) group() store.Group {
 		op.Cost = m.cost(&op)
 		if op.Verb == store.VerbReserve && m.IntN(5) == 0 {
 			op.Bounded, op.MaxDelay = true, m.Int64N(3e6)
+			if op.Def.Rule.Calendar != nil { // about the least delays of calls above the burst
+				op.MaxDelay = m.Int64N(4)*86400e6 - m.Int64N(3)*3600e6
+				op.MaxDelay = max(0, op.MaxDelay+m.Int64N(3)-1)
+			}
 		}
 		g.Ops = append(g.Ops, op)
 	}

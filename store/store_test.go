@@ -58,6 +58,41 @@ func TestTheRetryOfABoundedReserveIsExact(t *testing.T) {
 	})
 }
 
+// TestABoundedReserveOfUTCDays checks that on days and weeks of UTC, which all have the same
+// length, a refusal that is not for good is followed by a call that is allowed.
+func TestABoundedReserveOfUTCDays(t *testing.T) {
+	day := 24 * time.Hour.Microseconds()
+	rapid.Check(t, func(t *rapid.T) {
+		l := store.Limit{
+			Name: "l", Algorithm: store.FixedWindow, Rate: rapid.Int64Range(1, 10).Draw(t, "rate"), MaxDebt: rapid.Int64Range(1, 60).Draw(t, "debt"),
+			Period: 24 * time.Hour * time.Duration(rapid.SampledFrom([]int{1, 1, 7, 14}).Draw(t, "days")), Start: rapid.SampledFrom([]string{"00:00 UTC", "06:00 UTC"}).Draw(t, "start"),
+		}
+		def := limittest.Definition(l)
+		r := def.Rule
+		row := store.State{Used: rapid.Int64Range(0, r.Cap+r.Debt).Draw(t, "used"), TS: rapid.Int64Range(0, 40_000*day).Draw(t, "ts"), Version: def.Number}
+		now := row.TS + rapid.Int64Range(0, 10*day).Draw(t, "later")
+		op := store.Op{Def: def, Key: "k", Verb: store.VerbReserve, Cost: rapid.Int64Range(1, r.Most).Draw(t, "cost"), Bounded: true}
+		ticks := (op.Cost - 1) / l.Rate // so many windows, or parts of them, pass before a full bucket has the rest
+		least := max(0, ticks-1)*l.Period.Microseconds() + min(1, ticks)
+		op.MaxDelay = max(0, least+rapid.Int64Range(-2*day/24, 2*day/24).Draw(t, "more"))
+		step := func(at int64) *store.Op {
+			if _, _, err := op.Step(at, row, false); err != nil {
+				t.Fatal(err)
+			}
+			return &op
+		}
+		if step(now); op.Allowed {
+			return
+		}
+		if op.Never != (op.MaxDelay < least) {
+			t.Fatalf("with a delay of at most %d, where a full bucket has %d: %+v", op.MaxDelay, least, op.Answer)
+		}
+		if retry := op.Retry; !op.Never && !step(now+retry).Allowed {
+			t.Fatalf("at its retry of %d: %+v", retry, op.Answer)
+		}
+	})
+}
+
 // A Reserve above the burst that even a full bucket could not grant within the
 // bound is refused with Never.
 func TestABoundedReserveThatIsAlwaysTooLate(t *testing.T) {

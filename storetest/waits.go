@@ -166,6 +166,9 @@ func waitNever(e *env) {
 	}{
 		{store.Limit{Name: "bucket", Rate: 3, Period: 7 * time.Second, Burst: 2, MaxDebt: 4}, 4, time.Duration(ceil(big.NewRat(14e6, 3))) * time.Microsecond},
 		{store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: 10 * time.Second, MaxDebt: 20}, 11, 10*time.Second + time.Microsecond},
+		{store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 UTC", MaxDebt: 20}, 11, 24*time.Hour + time.Microsecond},
+		{store.Limit{Name: "week", Algorithm: store.FixedWindow, Rate: 5, Period: 7 * 24 * time.Hour, Start: "00:00 UTC", MaxDebt: 20}, 16, 14*24*time.Hour + time.Microsecond},
+		{store.Limit{Name: "day in Rome", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "00:00 Europe/Rome", MaxDebt: 20}, 11, 22*time.Hour + time.Microsecond},
 		{store.Limit{Name: "month", Algorithm: store.FixedWindow, Rate: 5, Period: store.Month, MaxDebt: 20}, 11, 28*24*time.Hour + time.Microsecond},
 	} {
 		def := e.define(c.limit)

@@ -110,10 +110,13 @@ func (c *Calendar) Longest() int64 {
 	return c.Days*day + 24*3600*1e6
 }
 
-// Shortest returns the length, in µs, over which the origins of keys are spread.
+// Shortest returns a lower bound of the length of a unit, in µs, which is exact for days of
+// UTC. The origins of keys are spread over it.
 func (c *Calendar) Shortest() int64 {
 	const day = 86400 * 1e6
 	switch {
+	case c.Months == 0 && c.Location == time.UTC:
+		return c.Days * day
 	case c.Months == 0: // no zone moves its clocks by more than two hours
 		return c.Days*day - 2*3600*1e6
 	case c.Months%12 == 0:

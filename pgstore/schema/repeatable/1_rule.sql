@@ -185,9 +185,11 @@ begin
     return greatest(used - least(dipwell_internal.tick(r, t) - dipwell_internal.tick(r, ts), (r.max_used + r.add - 1) / r.add) * r.add, 0);
 end $$;
 
+-- A lower bound of the length of a window, which is exact for days of UTC. No zone moves its
+-- clocks by more than two hours.
 create function dipwell_internal.shortest(r dipwell.versions) returns bigint language sql immutable as
 $$ select case when r.every > 0 then r.every
-    when r.months = 0 then r.days * 86400000000 - 7200000000
+    when r.months = 0 then r.days * 86400000000 - case r.zone when 'UTC' then 0 else 7200000000 end
     when r.months % 12 = 0 then r.months / 12 * 365 * 86400000000
     else r.months * 28 * 86400000000 end $$;
 
