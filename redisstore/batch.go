@@ -24,9 +24,6 @@ func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 	for _, g := range m.Whole {
 		p.addGroup(g)
 	}
-	for _, q := range p.open {
-		p.sendSet(q)
-	}
 	p.run()
 	var all sync.WaitGroup
 	places := make(chan struct{}, maxAtOnce)
@@ -46,25 +43,46 @@ func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 // pipeline: as many as clients of Redis have connections by default on two processors.
 const maxAtOnce = 16
 
-// A pipeline collects the calls of a batch, the handlers of their replies, and
-// the groups that are left over.
+// A pipeline collects the calls of a batch, and the groups that are left over.
 type pipeline struct {
 	s         *Store
 	ctx       context.Context
-	calls     []call
-	handlers  []func(call, error)
+	full      []*setCall          // complete calls
 	open      map[uint16]*setCall // by slot: calls with room for more rows and groups
 	lastEntry *entry              // entry of the row added before
 	single    [][]*store.Group    // groups that set.lua cannot decide; those of one row are together, in order
 }
 
+// run sends the calls, and fills in the answers.
 func (p *pipeline) run() {
-	if len(p.calls) == 0 {
+	for _, q := range p.open {
+		p.full = append(p.full, q)
+	}
+	calls := make([]call, len(p.full))
+	for i, q := range p.full {
+		calls[i] = q.call(p.ctx)
+	}
+	for i, err := range p.s.runMany(p.ctx, calls) {
+		p.answer(p.full[i], calls[i], err)
+	}
+}
+
+// answer fills in the answers of a call that was sent.
+func (p *pipeline) answer(q *setCall, c call, err error) {
+	if len(q.groups) > 1 && replied(err, "OOM ") || // some of the groups may need no memory
+		len(q.rows) > 1 && replied(err, "TRYAGAIN ") { // the slot is being migrated and some rows have moved
+		p.single = append(p.single, q.groups)
 		return
 	}
-	errs := p.s.runMany(p.ctx, p.calls)
-	for i, settle := range p.handlers {
-		settle(p.calls[i], errs[i])
+	var rest []*store.Group
+	if err == nil {
+		rest, err = q.answer(c.str())
+	}
+	if err != nil {
+		failGroups(q.groups, err)
+	}
+	if len(rest) > 0 {
+		p.single = append(p.single, rest)
 	}
 }
 
@@ -152,7 +170,7 @@ func (p *pipeline) openSet(row string, rows, costs int, known ...*entry) *setCal
 
 // closeSet completes the open call for the slot of a row.
 func (p *pipeline) closeSet(q *setCall, row string) {
-	p.sendSet(q)
+	p.full = append(p.full, q)
 	delete(p.open, p.slot(row))
 }
 
@@ -162,30 +180,4 @@ func (p *pipeline) slot(row string) uint16 {
 		return slot(row)
 	}
 	return 0
-}
-
-// sendSet adds the call to the pipeline.
-func (p *pipeline) sendSet(q *setCall) {
-	p.add(q.call(p.ctx), func(c call, err error) {
-		switch {
-		case len(q.groups) > 1 && replied(err, "OOM "), // some of the groups may need no memory
-			len(q.rows) > 1 && replied(err, "TRYAGAIN "): // the slot is being migrated and some rows have moved
-			p.single = append(p.single, q.groups)
-			return
-		}
-		var rest []*store.Group
-		if err == nil {
-			rest, err = q.answer(c.str())
-		}
-		if err != nil {
-			failGroups(q.groups, err)
-		}
-		if len(rest) > 0 {
-			p.single = append(p.single, rest)
-		}
-	})
-}
-
-func (p *pipeline) add(c call, settle func(call, error)) {
-	p.calls, p.handlers = append(p.calls, c), append(p.handlers, settle)
 }

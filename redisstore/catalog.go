@@ -187,12 +187,10 @@ func (l *limits) readField(ctx context.Context, name string) (map[string]string,
 	if err != nil {
 		return nil, err
 	}
-	text, _ := v[0].(string)
-	number, _ := v[1].(string)
-	if revision, _ := strconv.ParseInt(number, 10, 64); revision > l.revision.Load() {
+	if revision, _ := strconv.ParseInt(textOf(v[1]), 10, 64); revision > l.revision.Load() {
 		l.revision.Store(revision)
 	}
-	return map[string]string{name: text}, nil
+	return map[string]string{name: textOf(v[0])}, nil
 }
 
 // readFields reads the hash of limits. If the server has lost what it had not saved or
@@ -326,10 +324,11 @@ func (l *limits) swap(ctx context.Context, name, old, text string) (change int64
 // maxRaces bounds how often a change is started again because somebody else made one.
 const maxRaces = 100
 
-// change replaces one field by the text that next returns. If that is the same text,
-// nothing is changed. If somebody else makes a change meanwhile, change starts again. It
+// change replaces a limit by the definition that next returns, nil to drop it; old is nil if
+// there is no such limit, and last the highest version that its name has had. If next returns
+// old, nothing is changed. If somebody else makes a change meanwhile, change starts again. It
 // returns by how much it has changed the revision.
-func (l *limits) change(ctx context.Context, name string, next func(old *store.Definition, text string) (string, error)) (int64, error) {
+func (l *limits) change(ctx context.Context, name string, next func(old *store.Definition, last uint32) (*store.Definition, error)) (int64, error) {
 	for range maxRaces {
 		text, err := l.field(ctx, name)
 		if err != nil {
@@ -339,9 +338,17 @@ func (l *limits) change(ctx context.Context, name string, next func(old *store.D
 		if err != nil {
 			return 0, err
 		}
-		to, err := next(old, text)
-		if err != nil || to == text {
+		last := numberOf(text)
+		d, err := next(old, last)
+		if err != nil || d == old {
 			return 0, err
+		}
+		to := encodeDropped(last)
+		if d != nil {
+			to = encodeDefinition(d)
+		}
+		if to == text {
+			return 0, nil
 		}
 		if change, err := l.swap(ctx, name, text, to); change > 0 || err != nil {
 			return change, err
@@ -355,24 +362,22 @@ func (l *limits) change(ctx context.Context, name string, next func(old *store.D
 func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (change int64, err error) {
 	var longer, before *store.Definition
 	var moved bool
-	change, err = l.change(ctx, limit.Name, func(old *store.Definition, text string) (string, error) {
+	change, err = l.change(ctx, limit.Name, func(old *store.Definition, last uint32) (*store.Definition, error) {
 		now, err := l.s.now(ctx)
+		if err == nil && old == nil && last > 0 {
+			err = l.s.forgetOverrides(ctx, limit.Name, last)
+		}
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		if last := numberOf(text); old == nil && last > 0 {
-			if err = l.s.forgetOverrides(ctx, limit.Name, last); err != nil {
-				return "", err
-			}
-		}
-		d, err := l.successor(ctx, old, numberOf(text), now, limit, by)
+		d, err := l.successor(ctx, old, last, now, limit, by)
 		if err != nil || d == old {
-			return text, err
+			return d, err
 		}
 		before = old
 		if old != nil && d.Number != old.Number && d.Number%renewEvery == 0 {
 			if err = l.s.renew(ctx, old); err != nil {
-				return "", err
+				return nil, err
 			}
 			trim(d, now)
 		}
@@ -380,15 +385,13 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (change 
 		if old != nil && d.Number != old.Number && slower(old, d) {
 			longer = d
 			if err = l.s.lengthenExpiry(ctx, d); err != nil {
-				return "", err
+				return nil, err
 			}
 		}
 		if moved = old != nil && d.Parent != old.Parent && l.s.names.cluster; moved {
-			if err = l.checkMove(ctx, d); err != nil {
-				return "", err
-			}
+			err = l.checkMove(ctx, d)
 		}
-		return encodeDefinition(d), nil
+		return d, err
 	})
 	if err == nil && before != nil {
 		err = l.undoUnfit(ctx, before, limit, by)
@@ -407,16 +410,16 @@ func (l *limits) setOverridden(ctx context.Context, name string) error {
 	if d := l.reg.Lookup(name); d != nil && d.Overridden {
 		return nil
 	}
-	_, err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
-		if old == nil {
-			return "", l.reg.Missing(name)
-		}
-		if old.Overridden {
-			return text, nil
+	_, err := l.change(ctx, name, func(old *store.Definition, _ uint32) (*store.Definition, error) {
+		switch {
+		case old == nil:
+			return nil, l.reg.Missing(name)
+		case old.Overridden:
+			return old, nil
 		}
 		d := *old
 		d.Overridden = true
-		return encodeDefinition(&d), nil
+		return &d, nil
 	})
 	if err != nil {
 		return changeError(err, true)
@@ -445,15 +448,11 @@ func (l *limits) undoUnfit(ctx context.Context, before *store.Definition, limit 
 	if unfit == nil {
 		return nil
 	}
-	_, err = l.change(ctx, limit.Name, func(d *store.Definition, text string) (string, error) {
+	_, err = l.change(ctx, limit.Name, func(d *store.Definition, _ uint32) (*store.Definition, error) {
 		if d == nil || d.Limit != limit {
-			return text, nil
+			return d, nil
 		}
-		d, err := registryOf(d).Define(now, before.Limit, by)
-		if err != nil {
-			return "", err
-		}
-		return encodeDefinition(d), nil
+		return registryOf(d).Define(now, before.Limit, by)
 	})
 	return errors.Join(unfit, err)
 }
@@ -484,25 +483,13 @@ func registryOf(d *store.Definition) *store.Registry {
 // Drop drops a limit with its overrides, and ends its parts of holds. The limit's
 // buckets expire in Redis.
 func (l *limits) Drop(ctx context.Context, name, by string) error {
-	last := uint32(0)
-	_, err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
-		if err := registryOf(old).Drop(name, by); err != nil {
-			return "", err
-		}
-		last = old.Number
-		return encodeDropped(old.Number), nil
+	var last uint32
+	_, err := l.change(ctx, name, func(old *store.Definition, number uint32) (*store.Definition, error) {
+		last = number
+		return nil, registryOf(old).Drop(name, by)
 	})
 	if err == nil {
 		err = l.s.forget(ctx, name, last)
 	}
 	return changeError(err, true)
-}
-
-// changeError returns errors about the caller's input as they are, and wraps others.
-func changeError(err error, writes bool) error {
-	var limit *store.FieldError
-	if errors.Is(err, store.ErrOwner) || errors.Is(err, store.ErrUnknownLimit) || errors.As(err, &limit) {
-		return err
-	}
-	return storeError(err, writes)
 }

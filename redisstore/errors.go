@@ -81,6 +81,18 @@ func unavailable(err error) bool {
 	if errors.As(err, &reply) {
 		return temporary(err) || replied(err, "OOM ", "MISCONF ", "UNKILLABLE ", "BUSY ")
 	}
-	var limit *store.FieldError
-	return !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrOwner) && !errors.Is(err, store.ErrUnknownLimit) && !errors.As(err, &limit)
+	return !errors.Is(err, context.Canceled) && !isCallers(err)
+}
+
+// isCallers reports whether an error is about the caller's input.
+func isCallers(err error) bool {
+	return errors.Is(err, store.ErrOwner) || errors.Is(err, store.ErrUnknownLimit) || errors.As(err, new(*store.FieldError))
+}
+
+// changeError returns errors about the caller's input as they are, and wraps others.
+func changeError(err error, writes bool) error {
+	if isCallers(err) {
+		return err
+	}
+	return storeError(err, writes)
 }

@@ -43,7 +43,7 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 	return s.scan(ctx, d.Name, "", func(rows []bucket) error {
 		calls := make([]call, 0, len(rows))
 		for _, b := range rows {
-			full := s.fullAt(d, b.State, b.Key, now)
+			full := fullAt(d, b.State, b.Key, now)
 			if full == 0 {
 				continue
 			}
@@ -163,17 +163,8 @@ func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket
 // because a slot may move meanwhile from a master that was not scanned yet to one that was. A
 // name that was missed by the first scan has moved by then, and slots do not move twice.
 func (s *Store) scanNames(ctx context.Context, pattern string, do func(names []string) error) error {
-	err := s.scanOnce(ctx, pattern, do)
-	if err == nil && s.names.cluster {
-		err = s.scanOnce(ctx, pattern, do)
-	}
-	return err
-}
-
-// scanOnce is scanNames without the second scan for slots that move.
-func (s *Store) scanOnce(ctx context.Context, pattern string, do func(names []string) error) error {
-	var one = make(background.Gate, 1) // masters are scanned concurrently, but do runs for one at a time
-	return s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
+	one := make(background.Gate, 1) // masters are scanned concurrently, but do runs for one at a time
+	scan := func(ctx context.Context, node redis.UniversalClient) error {
 		var cursor uint64
 		for {
 			names, next, err := node.Scan(ctx, cursor, pattern, scanCount).Result()
@@ -190,7 +181,12 @@ func (s *Store) scanOnce(ctx context.Context, pattern string, do func(names []st
 				return nil
 			}
 		}
-	})
+	}
+	err := s.eachMaster(ctx, scan)
+	if err == nil && s.names.cluster {
+		err = s.eachMaster(ctx, scan)
+	}
+	return err
 }
 
 // getAll returns the values of strings, or "" for a key that is gone or is not a string.

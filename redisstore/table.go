@@ -105,11 +105,14 @@ func (t *table) hold(id string) *tableHold {
 	return nil
 }
 
-// wantHold has a hold read in the next round.
-func (t *table) wantHold(id string) {
-	if t.hold(id) == nil {
-		t.holds = append(t.holds, &tableHold{id: id})
+// wantHold returns a hold. If the table has not read it, it is read in the next round.
+func (t *table) wantHold(id string) *tableHold {
+	h := t.hold(id)
+	if h == nil {
+		h = &tableHold{id: id}
+		t.holds = append(t.holds, h)
 	}
+	return h
 }
 
 func (t *table) Row(limit, key string) (store.State, error) {
@@ -220,11 +223,7 @@ func (t *table) Live(limit, key string, _ int64) (int, error) {
 }
 
 func (t *table) SetHold(id string, hold store.Hold) error {
-	h := t.hold(id)
-	if h == nil {
-		t.wantHold(id)
-		h = t.hold(id)
-	}
+	h := t.wantHold(id)
 	h.hold, h.set = hold, true
 	return nil
 }
@@ -658,14 +657,14 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	if base == nil { // the row's limit was dropped
 		return append(list, []any{"DEL", t.rowKey(i)}, []any{"DEL", t.recordsKey(i)}, []any{"DEL", t.freeKey(i)})
 	}
-	lives := max(t.s.fullAt(base, r.state, r.key, t.now), t.now+leastLife)
+	lives := max(fullAt(base, r.state, r.key, t.now), t.now+leastLife)
 	row, ends, held := r.encode(base, t.now)
 	if held > 0 {
 		t.s.held.Store(true)
 	}
 	o, full := r.state.Override, lives
 	if o != nil {
-		lives = max(lives, t.s.fullAfter(base, o, r.key))
+		lives = max(lives, fullAfter(base, o, r.key))
 	}
 	key := t.rowKey(i)
 	if row == "" || !grows {
@@ -748,41 +747,46 @@ func (r *tableRow) encode(base *store.Definition, now int64) (text string, ends,
 // fullAfter returns the latest time at which a row that an override decides is full under the
 // base after the override has ended, unless it was charged beyond its debt. The row names the
 // override as long as it lives; without the row, calls would not look for the override.
-func (s *Store) fullAfter(base *store.Definition, o *store.Override, key string) int64 {
+func fullAfter(base *store.Definition, o *store.Override, key string) int64 {
 	if o.Until == 0 || o.Under != nil {
 		return math.MaxInt64
 	}
 	d, present := base.WithOverride(o), *o
 	present.ID, present.Version = terms.OverrideOf(d.Number), base.Number
-	row, ok := base.Carry(store.State{Used: min(d.Rule.Cap+d.Rule.Debt, d.Rule.MaxUsed), TS: o.Until, Version: d.Number, Override: &present}, key, o.Until)
-	if !ok || base.Algorithm == store.Concurrency {
+	if base.Algorithm == store.Concurrency {
 		return o.Until
 	}
-	var scratch store.Rule
-	return o.Until + base.RuleFor(key, &scratch).TimeToFull(row.Used, max(o.Until, row.TS), o.Until)
+	most := store.State{Used: min(d.Rule.Cap+d.Rule.Debt, d.Rule.MaxUsed), TS: o.Until, Version: d.Number, Override: &present}
+	_, full := fullUnder(base, most, key, o.Until)
+	return max(o.Until, full)
 }
 
 // fullAt returns the time at which a row will be full, or 0 if it is full. A row that an
 // override decides continues under the base when the override ends.
-func (s *Store) fullAt(base *store.Definition, row store.State, key string, now int64) int64 {
+func fullAt(base *store.Definition, row store.State, key string, now int64) int64 {
 	if row.Used == 0 || base.Algorithm == store.Concurrency {
 		return 0
 	}
 	own := base.Own(row, now)
-	row, ok := own.Carry(row, key, now)
-	if !ok {
-		return 0
-	}
-	var scratch store.Rule
-	full := now + own.RuleFor(key, &scratch).TimeToFull(row.Used, max(now, row.TS), now)
+	row, full := fullUnder(own, row, key, now)
 	if o := row.Override; o != nil && terms.IsOverride(own.Number) && o.Until != 0 && o.Until < full {
 		next := base
 		if o.Under != nil {
 			next = base.WithOverride(o.Under)
 		}
-		if row, ok = next.Carry(row, key, o.Until); ok {
-			full = max(full, o.Until+next.RuleFor(key, &scratch).TimeToFull(row.Used, max(o.Until, row.TS), o.Until))
-		}
+		_, later := fullUnder(next, row, key, o.Until)
+		full = max(full, later)
 	}
 	return full
+}
+
+// fullUnder returns a row under d, and the time at which it will be full if d decides it from
+// now on, or 0 if it cannot be under d.
+func fullUnder(d *store.Definition, row store.State, key string, now int64) (under store.State, full int64) {
+	row, ok := d.Carry(row, key, now)
+	if !ok {
+		return row, 0
+	}
+	var scratch store.Rule
+	return row, now + d.RuleFor(key, &scratch).TimeToFull(row.Used, max(now, row.TS), now)
 }
