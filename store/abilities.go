@@ -46,8 +46,8 @@ type Abilities struct {
 	Overrides Overrider
 
 	// Audit keeps what people have changed: the last 10,000 entries or a few more, and none
-	// older than 400 days. The service records the changes made by its admin calls; a program
-	// that calls a Limiter records what it wants to. If Audit is nil, nothing is recorded.
+	// older than 400 days. The service records the changes made by its admin calls; other
+	// programs record what they want to. If Audit is nil, nothing is recorded.
 	Audit Auditor
 
 	// TopKeys keeps which keys were the busiest in each hour, as the service counts them:
@@ -58,9 +58,9 @@ type Abilities struct {
 	TopKeys Auditor
 
 	// Minutes keeps what each process decided in each minute: the last 2,080 entries, and
-	// none that is older than 65 minutes. As in TopKeys, only Who and What are kept, and What
-	// is JSON of that form, with the member counts. Minutes is nil if the store keeps
-	// nothing, or serves only one process, which knows its own minutes.
+	// none that is older than 65 minutes. Entries are as in TopKeys, with the member counts.
+	// Minutes is nil if the store keeps nothing, or serves only one process, which knows its
+	// own minutes.
 	Minutes Auditor
 
 	// Usage keeps what the keys of limits with Limit.Usage used in each hour, as services
@@ -79,26 +79,22 @@ type Abilities struct {
 	// decision. After an error some rows may have been deleted; call Sweep again.
 	Sweep func(ctx context.Context, n int) (int, error)
 
-	// Now returns the time of the store, or of its server, in µs since the Unix epoch. In
-	// the result of AbilitiesOf, Now is never nil: if the store has no Now, it returns this
-	// machine's time. A limit that the Limiter keeps itself is defined at this time, so that
-	// the instant of a change is by the store's clock.
+	// Now returns the time of the store, or of its server, in µs since the Unix epoch: the
+	// instant of a change of a limit that the Limiter keeps itself. In the result of
+	// AbilitiesOf it is this machine's time if the store has no Now.
 	Now func(ctx context.Context) (int64, error)
 
-	// Ready returns an error if the store can make no decision now, and nil if it can. A
-	// store with a server asks the server. The service's /readyz calls Ready; if Ready
-	// is nil, the service checks one bucket instead.
+	// Ready returns an error if the store can make no decision now. A store with a server
+	// asks the server. The service's /readyz calls Ready, or if it is nil checks one bucket.
 	Ready func(ctx context.Context) error
 
-	// Metrics returns the store's counters and gauges with their present values.
-	// The service calls Metrics at each scrape of its /metrics. Metrics returns the
-	// same names each time, and within a second. /metrics leaves out metrics whose
-	// name is not valid or already used.
+	// Metrics returns the store's counters and gauges with their present values, for
+	// /metrics: the same names each time, and within a second. /metrics leaves out metrics
+	// whose name is not valid or already used.
 	Metrics func() []Metric
 
-	// Quick decides one op as Apply would decide a batch of it, but without the batch: it is
-	// for stores in memory, where the batch costs more than the decision. If Quick is nil,
-	// Apply is called instead, with the same result. cost is in tokens. ok is false, without
+	// Quick decides one op as Apply would, but without a batch: it is for stores in memory,
+	// where the batch costs more than the decision. cost is in tokens. ok is false, without
 	// side effects, if Quick cannot decide the op; the caller then uses Apply. Quick does not
 	// decide an op that makes a reservation, or one whose answer would be Never or Shadow. If
 	// checked is false, the caller has not checked key and cost: Quick then decides only an op
@@ -121,9 +117,8 @@ type Abilities struct {
 	InProcess bool
 }
 
-// AbilitiesOf returns what a store can do besides Apply. The result's Store is s,
-// and its Now is never nil. A store without a method Abilities can only Apply, and has
-// the time of this machine. The result is computed at each call: keep it.
+// AbilitiesOf returns what a store can do besides Apply. The result's Store is s, and its Now
+// is never nil. The result is computed at each call: keep it.
 //
 // Use AbilitiesOf rather than the method: if a decorator returns Quick, Lanes and InProcess of
 // another store, AbilitiesOf clears them, because they would bypass the decorator.
@@ -144,8 +139,7 @@ func AbilitiesOf(s Store) Abilities {
 // machineTime is Now for a store that has no clock of its own.
 func machineTime(context.Context) (int64, error) { return time.Now().UnixMicro(), nil }
 
-// AddMetrics makes Metrics also return the metrics of f. AddMetrics is for
-// decorators that count. f may be nil.
+// AddMetrics makes Metrics also return the metrics of f, which may be nil.
 func (ab *Abilities) AddMetrics(f func() []Metric) {
 	inner := ab.Metrics
 	if inner == nil {
@@ -155,9 +149,8 @@ func (ab *Abilities) AddMetrics(f func() []Metric) {
 	}
 }
 
-// QuickAnswer is the part of an Answer that Quick returns. Source is QuickSource,
-// the other fields are zero, and Allowed is Retry == 0. A QuickAnswer has only four
-// fields, so that it is kept and returned in registers.
+// QuickAnswer is the part of an Answer that Quick returns, few enough fields for registers.
+// Source is QuickSource, the other fields are zero, and Allowed is Retry == 0.
 type QuickAnswer struct {
 	Granted   int64 // tokens taken
 	Remaining int64 // whole tokens left
@@ -175,8 +168,7 @@ type Metric struct {
 	Name string
 	// Help is one sentence that explains the metric on /metrics.
 	Help string
-	// Counter is set if the value only grows while the store is open. If Counter is not
-	// set, the metric is a gauge.
+	// Counter is set if the value only grows while the store is open; otherwise it is a gauge.
 	Counter bool
 	// Value is the present value, in the unit in Name.
 	Value float64

@@ -30,8 +30,8 @@ func (d *Definition) ForChild(plan string) *Definition {
 }
 
 // WithPlan returns the definition of a plan of the limit, or nil if the limit has no plan of
-// this name. The name "" is the base. WithPlan also returns plans that are OverrideOnly, which
-// callers may not name: its caller must check that. d may be the base or any of its plans.
+// this name; "" is the base. d may be the base or any of its plans. The caller must check
+// OverrideOnly.
 func (d *Definition) WithPlan(name string) *Definition {
 	base := d.Base()
 	if name == "" {
@@ -254,12 +254,9 @@ func sameRule(a, b *Rule) bool {
 // Carry converts a row to d at the time now, in µs. For each version of the limit since
 // the row's own, it steps the row under the old rule to the end of that version, and
 // converts it by the policy of the next. Between plans and overrides it converts at the
-// time at which the override ended, or else now.
-//
-// Carry returns false if the row is of a later version than d; the store must then read the
-// limit again. A row of an unknown older version, or of an override that is gone, becomes a
-// full bucket. Op.Step calls Carry; a store needs it only to list rows under the present
-// version.
+// time at which the override ended, or else now. A row of an unknown older version, or of an
+// override that is gone, becomes a full bucket. Carry returns false if the row is of a later
+// version than d: the store must then read the limit again.
 func (d *Definition) Carry(s State, key string, now int64) (carried State, ok bool) {
 	var phase int64
 	return d.carry(s, key, &phase, now, nil)
@@ -308,10 +305,10 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64, b *book
 }
 
 // Renew converts a row without records and without an override to the present version of
-// its limit at the time now, in µs, as its next call would. If neither the key nor its
-// phase is known, they are "" and 0. If they are needed, Renew then returns false, which
-// leaves the row to its next call; but if the limit has hundreds of versions, Renew assumes
-// for each of them the least that can have come back, so that no idle row keeps them all.
+// its limit at the time now, in µs, as its next call would. If neither the key nor its phase
+// is known, pass "" and 0. If they are needed, Renew then returns false; but if the limit has
+// hundreds of versions, it assumes for each of them the least that can have come back, so that
+// no idle row keeps them all.
 func (d *Definition) Renew(s State, key string, phase, now int64) (renewed State, ok bool) {
 	base := d.Base()
 	version := terms.VersionOf(s.Version)

@@ -47,8 +47,7 @@ type Definition struct {
 	// Owner is who may change or drop the limit, such as OwnerCode.
 	Owner string
 	// Warning is a sentence to log if the limit grants less than it says, for example if its
-	// burst is so small that fractions of tokens are lost. Without such a reason Warning is
-	// "".
+	// burst is so small that fractions of tokens are lost; otherwise "".
 	Warning string
 
 	// Overridden is set if keys of the limit may have overrides: the store looks for
@@ -165,9 +164,9 @@ func (d *Definition) MostCharge() int64 {
 
 // Full reports whether a row is a full bucket at now, in µs, so that a store may delete
 // it, under the lock under which it was read. Full ignores that holds may have expired:
-// SweepRow gives such holds back first. Full does not need the key: if windows are
-// spread by key, it may return true up to one window late, but never early. A row that
-// an override decides is never full, so that calls find the override.
+// SweepRow gives such holds back first. If windows are spread by key, Full may return true up
+// to one window late, but never early. A row that an override decides is never full, so that
+// calls find the override.
 func (d *Definition) Full(s State, now int64) bool {
 	if s.Version == d.Number {
 		return d.Rule.mostUsedAt(&s, max(now, s.TS)) == 0

@@ -16,21 +16,20 @@ var (
 	// unless the error says more: ErrFull, ErrLocked, ErrNoSpace and ErrDenied say that it
 	// was not.
 	ErrStore = errors.New("the store cannot answer")
-	// ErrFull: the store holds as many keys, reservations, holds or overrides as it may, and
-	// the call would make one more. Keys that have a row are decided as before. The call was
-	// not charged. The bounds are settings of the store, such as memstore.Config.MaxKeys.
-	// Limiter.Wait also returns ErrFull, if too many callers wait for the key.
+	// ErrFull: the store holds as many keys, reservations, holds or overrides as its settings
+	// allow, such as memstore.Config.MaxKeys, and the call, which was not charged, would make
+	// one more. Keys that have a row are decided as before. Limiter.Wait also returns ErrFull,
+	// if too many callers wait for the key.
 	ErrFull = fmt.Errorf("%w: it holds as many keys as it may", ErrStore)
 	// ErrOutcomeUnknown: the store may or may not have charged this call, because the
 	// connection was lost or the wait ended before its answer. A hold with an id can be
 	// repeated; a repeat of other calls may be charged twice.
 	ErrOutcomeUnknown = fmt.Errorf("%w: the call may have been charged", ErrStore)
-	// ErrLocked: another transaction holds the row, or seems to, and the store gave
-	// up waiting for it: after its lock timeout, or its statement timeout. The call
-	// was not charged, so that it may be repeated.
+	// ErrLocked: another transaction seems to hold the row, and the store gave up waiting for
+	// it, after its lock or statement timeout. The call was not charged and may be repeated.
 	ErrLocked = fmt.Errorf("%w: the row is locked by another transaction; the call was not charged", ErrStore)
-	// ErrNoSpace: the store's disk or memory is full. The call was not charged.
-	// ErrNoSpace needs an operator, unlike ErrFull, which is a configured bound.
+	// ErrNoSpace: the store's disk or memory is full, which needs an operator, unlike ErrFull,
+	// a configured bound. The call was not charged.
 	ErrNoSpace = fmt.Errorf("%w: its disk or memory is full", ErrStore)
 	// ErrReservation: the reservation is unknown, spent, due or reset. Nothing was given back,
 	// not even the parts that could have been. Only a cancellation returns ErrReservation.
@@ -88,8 +87,7 @@ func badField(field, format string, args ...any) error {
 
 func unknownLimit(name string) error { return fmt.Errorf("%w %q", ErrUnknownLimit, name) }
 
-// ErrStaleDefinition: a row is of a later version than the definition of its limit:
-// another process has changed the limit. Nothing was written. On ErrStaleDefinition a store
-// reads its limits again and retries; callers never see this error. A store that keeps its
-// limits in this process never has this error.
+// ErrStaleDefinition: a row is of a later version than the definition of its limit, because
+// another process has changed the limit. Nothing was written. The store reads its limits again
+// and retries: callers never see this error.
 var ErrStaleDefinition = fmt.Errorf("%w: a row names a newer version of its limit", ErrStore)

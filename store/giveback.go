@@ -13,21 +13,18 @@ import (
 // which can only reduce what is given back.
 const MaxLows = 32
 
-// Lows says how much of each record of a row can still be given back: at most the least
-// that was in use since the record was made. The rest has already come back by time. A
-// row has Lows as long as it has records that have not ended.
-//
-// Number and Used rise from entry to entry. An entry covers the records from its
-// Number up to the next entry's.
+// Lows says how much of each record of a row can still be given back: at most the least that
+// was in use since the record was made, because the rest has come back by time. A row has Lows
+// as long as it has records that have not ended. Number and Used rise from entry to entry; an
+// entry covers the records from its Number up to the next entry's.
 //
 // For example, 2 units of a key are in use when record 1 takes 3 more: then the Lows
 // are {1, 5}. When 4 of the 5 units have come back by time, a call that writes the row
 // lowers them to {1, 1}: of the 3 units of record 1, at most 1 can still be given back.
 // If that call makes record 2 of 6 units, the Lows are {1, 1}, {2, 7}.
 type Lows struct {
-	// Mark is 48 bits that no other Lows of the key have. The records of these Lows have
-	// the same Mark. If a record has another Mark, its row was full in between, and
-	// nothing of it is left to give back.
+	// Mark is 48 bits that no other Lows of the key have. If a record has another Mark, its row
+	// was full in between, and nothing of it is left to give back.
 	Mark int64
 	// Next is the number of the next record, from 1.
 	Next int64
@@ -36,8 +33,8 @@ type Lows struct {
 	// Live is how many records of these Lows may be given back, Holds how many of them belong
 	// to holds.
 	Live, Holds int64
-	// Waits is set if one of these records waits, or withholds units from one that waits:
-	// then ending one record requires reading the others.
+	// Waits is set if one of these records waits, or withholds units from one that does:
+	// ending a record then requires reading the others.
 	Waits bool
 	// Entries has 1 to MaxLows entries, in the order of their numbers.
 	Entries []Low
@@ -51,40 +48,32 @@ type Low struct {
 	Used int64
 }
 
-// A Record says what a reservation or a hold took from a row and may still give back. It
-// is stored with the row of its key, and a store keeps all of its fields. DecideIn makes it, and
-// removes it when it has ended.
+// A Record says what a reservation or a hold took from a row and may still give back. A store
+// keeps all of its fields with the row. DecideIn makes it, and removes it when it has ended.
 type Record struct {
-	// Number is the record's number in the Lows of its row, from 1. On a concurrency limit,
-	// which has no Lows, Number is 1.
-	Number int64
-	// Mark is the Mark of the row's Lows when the record was made. On a concurrency
-	// limit each record has a Mark of its own.
-	Mark int64
-	// Units is how many units of the record can still be given back. A token has Unit of them,
-	// also after the row was converted: units of a record are converted when they are given
-	// back.
+	// Number is the record's number in the Lows of its row, from 1, and Mark their Mark. On a
+	// concurrency limit, which has no Lows, Number is 1 and each record has its own Mark.
+	Number, Mark int64
+	// Units is how many units can still be given back. A token has Unit of them, also after
+	// the row was converted: a record is converted when it is given back.
 	Units, Unit int64
-	// Slack is how many units of other calls will be in use when the record is due, in
-	// units of the row's Version; -1 if it does not wait. Giving back earlier records
-	// leaves at least as much, so that the reservation finds its tokens when it is due.
+	// Slack is how many units of other calls, of the row's Version, will be in use when the
+	// record is due; -1 if it does not wait. Giving back earlier records leaves at least as
+	// much, so that the reservation finds its tokens when it is due.
 	Slack int64
 	// Due is when this part is due, in µs since the Unix epoch; until then Slack counts.
 	Due int64
-	// Ends, on the same clock, is when the last part of the record's call is due. From Ends
-	// on the call cannot be cancelled. For a hold Ends is MaxInt, because the record lasts
-	// until it is given back; or if nothing is given back when the hold expires, Ends is
-	// when the hold is forgotten.
+	// Ends, on the same clock, is when the last part of the record's call is due and it can no
+	// longer be cancelled. For a hold Ends is MaxInt, because the record lasts until it is given
+	// back; or if nothing is given back when the hold expires, when the hold is forgotten.
 	Ends int64
-	// Rest is set if the record was given back, except for Units that had to be kept for
-	// a waiting reservation. Each later cancellation of the key tries to give these Units
-	// back.
+	// Rest is set if the record was given back, except for Units kept for a waiting
+	// reservation, which each later cancellation of the key tries to give back.
 	Rest bool
 
 	// Hold is the id of the hold that the record belongs to; "" means a reservation.
 	Hold string
-	// Expires is when the hold expires, in µs since the Unix epoch on the store's clock.
-	// Expires is 0 for a reservation.
+	// Expires is when the hold expires, in µs since the Unix epoch; 0 for a reservation.
 	Expires int64
 }
 
@@ -137,11 +126,10 @@ func (r *Record) Until() int64 {
 	return r.Ends
 }
 
-// Record returns a record of what op took, and adds it to the Lows of row,
-// which is the row that Step returned. now is the time of the decision. ends is the time
-// at which the whole group is due, now + Group.due. Both are in µs since the Unix epoch.
-// Record is called for each op with Granted > 0 of a group that is Reserved, and the row
-// and the record are stored together. Record is for reservations only, not for holds.
+// Record returns a record of what op took for a reservation, and adds it to the Lows of row,
+// which is the row that Step returned. now is the time of the decision, and ends that at which
+// the whole group is due, now + Group.Due, both in µs since the Unix epoch. Call Record for
+// each op with Granted > 0 of a group that is Reserved, and store row and record together.
 func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {
 	r := op.record(row, id.mark(now), now)
 	r.Ends = ends
@@ -162,8 +150,7 @@ func (l *Lows) add(r *Record) {
 	l.Due, l.Waits = min(l.Due, r.Until()), l.Waits || r.Slack >= 0
 }
 
-// Count returns the lows with the Due, Live, Holds and Waits of a key with these records,
-// for stores that do not keep them.
+// Count returns the lows with the Due, Live, Holds and Waits of a key with these records.
 func (l *Lows) Count(rs []Record) *Lows {
 	c := *l
 	c.Due, c.Live, c.Holds, c.Waits = math.MaxInt64, 0, 0, false
@@ -208,12 +195,11 @@ func (r Reservation) mark(now int64) int64 {
 // Advance brings a row and its records up to the time now, in µs. It converts the row to d,
 // the definition that Own returns for it, and ends records at their time: it lowers the lows
 // before each reservation that has fallen due, gives back holds that have expired, and
-// removes what has ended. If a change by StartOver ended the row's version, all records of the
-// row end, as by a Reset. rs has all records of the row in the order of their numbers, and is
-// changed in place. Advance returns the row, whose Lows are nil if no record is left, and the
-// remaining records. The error is ErrStaleDefinition if the row is of a later version than d.
-//
-// Call Advance before each write to a row that has Lows.
+// removes what has ended. A change by StartOver ends all records, as a Reset does. rs has all
+// records of the row in the order of their numbers, and is changed in place. Advance returns
+// the row, whose Lows are nil if no record is left, and the remaining records. The error is
+// ErrStaleDefinition if the row is of a later version than d. Call Advance before each write
+// to a row that has Lows.
 func (d *Definition) Advance(row State, key string, now int64, rs []Record) (State, []Record, error) {
 	row, b, err := d.advance(row, key, now, rs)
 	return row, b.records, err
@@ -387,16 +373,12 @@ func (l *Lows) retire(now int64, rs []Record, others, unit int64) []Record {
 	})
 }
 
-// GiveBack cancels the record with number and mark at now, in µs. d is the definition
-// that the row is under: see Own. The row gets back what the record took and time has not
-// returned yet, unless that would delay a waiting reservation. What would delay one is
-// kept in the record, and each later cancellation of the key tries to give it back again.
-// rs has all records of the row in the order of their numbers, and is changed in place.
-// GiveBack returns the row to store, which may be full, and the records to store.
-//
-// If the row has no such record, because it was cancelled, has ended or was reset, nothing
-// is given back and that is no error: look for the record first to tell the caller. The
-// error is ErrStaleDefinition, as from Advance, which GiveBack calls if needed.
+// GiveBack calls Advance, and cancels the record with number and mark at now, in µs. The row
+// gets back what the record took and time has not returned yet. What would delay a waiting
+// reservation is kept in the record, and each later cancellation of the key tries to give it
+// back. GiveBack returns the row to store, which may be full, and the records to store. If the
+// row has no such record, because it was cancelled, has ended or was reset, nothing is given
+// back, and that is no error.
 func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, number, mark int64) (State, []Record, error) {
 	row, rs, err := d.Advance(row, key, now, rs)
 	if err != nil {

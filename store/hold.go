@@ -17,17 +17,16 @@ import (
 type HoldVerb uint8
 
 const (
-	// MakeHold takes tokens, all or nothing, and keeps a record of them until they are
-	// settled or the hold expires. The same call with the same id is answered as
-	// Repeated while the hold lives, and takes nothing.
+	// MakeHold takes tokens, all or nothing, until they are settled or the hold expires. The
+	// same call with the same id is answered as Repeated while the hold lives.
 	MakeHold HoldVerb = iota
 	// SettleHold gives back or charges, once, the difference between what was held and the
-	// actual cost. Settling to the same costs again is answered as Repeated; other costs
-	// are ErrHoldConflict. An expired hold can be settled until it is forgotten: its costs are
-	// then charged, except that a part that kept its tokens is settled like one in time.
+	// actual cost. The same costs again are answered as Repeated; others are ErrHoldConflict.
+	// Of an expired hold that is not forgotten the costs are charged, except that a part that
+	// kept its tokens is settled like one in time.
 	SettleHold
-	// ExtendHold moves the expiry to TTL from now, which may be sooner or later than
-	// it was. ExtendHold of a hold that has ended returns ErrHoldConflict.
+	// ExtendHold moves the expiry to TTL from now, sooner or later than it was. A hold that
+	// has ended is ErrHoldConflict.
 	ExtendHold
 )
 
@@ -42,23 +41,19 @@ const (
 //	g = store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: hold.ID, Costs: []int64{73}}}
 //	… // Apply; 27 tokens are given back
 type HoldCall struct {
-	// Verb says whether the call makes, settles or extends the hold. The zero value is
-	// MakeHold.
 	Verb HoldVerb
-	// ID is 1 to 64 bytes of printable ASCII without spaces. Two holds in one store have
-	// different ids, whatever their limits. Through MakeHold a decorator may set another ID,
-	// by which the hold is then settled and extended. Whoever knows an id can settle the
-	// hold: if others must not, use a random id. An id that is derived from the work, such
-	// as a job's number, makes a repeated call the same hold.
+	// ID is 1 to 64 bytes of printable ASCII without spaces, different for all holds of a
+	// store. MakeHold may set another ID, by which the hold is then settled and
+	// extended. Whoever knows an id can settle the hold: if others must not, use a random id. An
+	// id derived from the work, such as a job's number, makes a repeated call the same hold.
 	ID string
 	// TTL is the time in µs from now until the hold expires, from 1 ms to the TTL of each
 	// of its limits, which is a day by default. MakeHold and ExtendHold use it.
 	TTL int64
 	// Costs are what SettleHold settles to, in tokens, 0 to MaxInt: one for each take of
-	// the hold, in the order of its call. A wrong number of Costs is a *FieldError. A cost
-	// above what is held is charged, up to Definition.MostCharge. A cost above that is a
-	// *FieldError that names the largest possible cost, and the hold stays. Nil Costs
-	// settle to what was held.
+	// the hold, in the order of its call; nil is what was held. A cost above what is held is
+	// charged, up to Definition.MostCharge. A higher one is a *FieldError that names the
+	// largest possible cost, and the hold stays; so is a wrong number of Costs.
 	Costs []int64
 
 	// Expires is set by the store: µs since the Unix epoch, on the store's clock.
@@ -73,36 +68,30 @@ type HoldCall struct {
 func (g *Group) Settles() bool { return g.Hold != nil && g.Hold.Verb != MakeHold }
 
 var (
-	// ErrUnknownHold: there is no hold with this id, or its record is gone: it stays for
-	// its ttl after the hold has ended, at least for a minute and at most for an hour, or
-	// until a store of bounded memory needs the room. SettleHold and ExtendHold return
-	// it; nothing was changed.
+	// ErrUnknownHold: there is no hold with this id, or its record is gone: it is kept for its
+	// ttl after its end, from a minute to an hour, unless a store of bounded memory needs the
+	// room. SettleHold and ExtendHold return it; nothing was changed.
 	ErrUnknownHold = errors.New("unknown hold")
-	// ErrHoldConflict: the hold has ended, was settled to other costs, or was made by another
-	// call. MakeHold returns it for an id that is in use, SettleHold for costs that differ
-	// from those before, ExtendHold for a hold that has ended. Nothing was changed by such a
-	// call.
+	// ErrHoldConflict: MakeHold returns it for an id that is in use by another call, SettleHold
+	// for costs that differ from those before, ExtendHold for a hold that has ended. Nothing
+	// was changed.
 	ErrHoldConflict = errors.New("the hold has ended, or was made or settled by another call")
 )
 
 // A Hold is what a store keeps under the id of a hold, until Forget. The zero Hold
 // means that there is none. A stored Hold is never changed in place.
 type Hold struct {
-	// Forget is the time from which the store may delete the hold, in µs since the Unix
-	// epoch: TTL after the hold's end, but at least a minute and at most an hour. Until
-	// Forget, a repeated settle is answered.
+	// Forget is when the store may delete the hold, in µs since the Unix epoch: see
+	// ForgetAfter. Until then a repeated settle is answered.
 	Forget int64 `json:"forget_us"`
 	// Expires is in µs since the Unix epoch. From Expires on, the first call on a part's
 	// key, or the sweep, gives the part back.
 	Expires int64 `json:"expires_us"`
-	// Call is a digest of the call that made the hold. A repeat of the call has the same
-	// digest.
+	// Call is a digest of the call that made the hold, by which a repeat is known.
 	Call string `json:"call"`
-	// TTL is the ttl of the call that made the hold, in µs. Extending the hold does
-	// not change it.
+	// TTL is the ttl of the call that made the hold, in µs; extending does not change it.
 	TTL int64 `json:"ttl_us"`
-	// Settled is set once the hold was settled. A hold that expired without a settle has
-	// ended too, but is not Settled.
+	// Settled is set once the hold was settled; expiry does not set it.
 	Settled bool `json:"settled,omitempty"`
 	// Costs are what the hold was settled to, as in HoldCall; nil until then.
 	Costs []int64 `json:"costs,omitempty"`
@@ -130,17 +119,14 @@ type Part struct {
 // An Overrider keeps overrides. Its methods take base definitions.
 type Overrider interface {
 	// SetOverride sets an override of a key from now on, in place of the one of its kind, and
-	// returns it with its ID, Version and what it Replaced. The row of the key is converted in the same step,
-	// so that it decides the next call of any program. The error wraps ErrStore or
-	// ErrUnknownLimit, or is a *FieldError of the field "key", "until", "note" or "plan", or
-	// of the number that is wrong: the key has at most MaxKey bytes, the note at most 1024
-	// bytes of UTF-8 without NUL, Until is later than now, and o has either a plan of the
-	// limit, without which the error wraps ErrUnknownPlan, or numbers that compile with the
-	// limit's other settings. Definition.SetOverrideIn makes all of these checks.
+	// returns it with its ID, Version and what it Replaced. The row of the key is converted in
+	// the same step, so that the override decides the next call of any program. The error wraps
+	// ErrStore or ErrUnknownLimit, or is that of Definition.CheckOverride, which
+	// Definition.SetOverrideIn calls.
 	SetOverride(ctx context.Context, d *Definition, o Override) (Override, error)
-	// EndOverride ends an override of a key now, and converts the row in the same step.
-	// EndOverride returns the override that it ended, or nil if the key had none of this
-	// kind, or only one that had already ended. The error wraps ErrStore or ErrUnknownLimit.
+	// EndOverride ends an override of a key now, converts the row in the same step, and returns
+	// the override, or nil if the key has none of this kind that is in force. The error wraps
+	// ErrStore or ErrUnknownLimit.
 	EndOverride(ctx context.Context, d *Definition, key string, kind OverrideKind) (ended *Override, err error)
 	// Overrides returns live overrides for at most n keys of a limit, in byte order of the
 	// keys, those that begin with prefix and follow the key after, as Abilities.Keys returns
@@ -192,8 +178,7 @@ func ForgetAfter(ttl int64) int64 { return min(max(ttl, minForget), maxForget) }
 // forget returns the time at which a hold that ends at the time end is forgotten.
 func (h *Hold) forget(end int64) int64 { return end + ForgetAfter(h.TTL) }
 
-// recordEnds returns the field Ends for a record of the hold. keep is the field Keep of its
-// part.
+// recordEnds returns Ends of a record of the hold whose part has keep.
 func (h *Hold) recordEnds(keep bool) int64 {
 	if keep {
 		return h.Forget
@@ -266,9 +251,9 @@ func holdMark(id string, now int64) int64 {
 // CheckVerb checks that a verb, or with hold the making of a hold, is possible on the
 // limit: a concurrency limit has only Check, Reset and holds, a leaky bucket has no
 // holds, a sliding window has neither holds nor Reserve, a limit with shards has only Take,
-// TakeUpTo, Check and Reset, and an adaptive one only Take, Check and Reset. The error is a *FieldError of the field "limit", or of "verb"
-// if v is not a Verb. DecideIn calls CheckVerb, because the limit may have another algorithm
-// since the caller has checked it.
+// TakeUpTo, Check and Reset, and an adaptive one only Take, Check and Reset. The error is a
+// *FieldError of the field "limit", or of "verb" if v is not a Verb. DecideIn checks again
+// what the caller has checked, because the limit may have changed since.
 func (d *Definition) CheckVerb(v Verb, hold bool) error {
 	switch {
 	case v > VerbReset:
@@ -289,7 +274,7 @@ func (d *Definition) CheckVerb(v Verb, hold bool) error {
 	return nil
 }
 
-// check checks the call, with the ops of the group if it makes a hold: the ID is 1 to 64
+// Check checks the call, with the ops of the group if it makes a hold: the ID is 1 to 64
 // bytes of printable ASCII without spaces, TTL is from 1 ms to the TTL of each limit, each
 // limit can be held, and not all costs are 0. Costs of a settle are 0 to MaxInt. The error is a
 // *FieldError of the field "id", "ttl", "limit", "cost" or "costs[0]". A Limiter checks its
@@ -351,7 +336,7 @@ func (d *Definition) checkTTL(ttl int64) error {
 	return nil
 }
 
-// call returns a digest of the call; a repeat of the call has the same digest.
+// call returns Hold.Call of the call.
 func (g *Group) call() string {
 	b := strconv.AppendInt(make([]byte, 0, 256), g.Hold.TTL, 10)
 	for i := range g.Ops {
@@ -378,9 +363,8 @@ func (g *Group) setTakes() {
 	}
 }
 
-// NewHold returns the hold that the group makes at now, in µs, if all its ops are granted
-// and none is free. The new hold has no records yet. The ops must have been checked.
-// NewHold sets their Takes.
+// NewHold returns the hold that the group, whose ops were checked, makes at now, in µs, if all
+// ops are granted and none is free: still without records. NewHold sets the Takes of the ops.
 func (g *Group) NewHold(now int64) Hold {
 	g.setTakes()
 	h := Hold{Call: g.call(), TTL: g.Hold.TTL, Expires: now + g.Hold.TTL, Parts: make([]Part, len(g.Ops))}

@@ -31,12 +31,12 @@ const (
 	// only Check, Reset and holds.
 	Concurrency
 	// SlidingWindow counts the tokens of the present window, and a part of those of the window
-	// before: the part that a window of length Period ending now still covers, as if they had
-	// been taken evenly. If w is that part in thousandths, prev·w/1000 rounded down and the
-	// tokens of the present window are together at most Rate. The count is an estimate: in one
-	// Period up to twice Rate may be granted, which a TokenBucket does only after a pause. For
-	// a SlidingWindow, Rate is at most 2^26-1, and Period at most 100 days; Start is an
-	// offset. A SlidingWindow has no Burst, debt, holds, floor or parent, and is no parent.
+	// before, prev: the part that a window of length Period ending now still covers, in
+	// thousandths w. prev·w/1000 rounded down and the tokens of the present window are together
+	// at most Rate. This is an estimate: in one Period up to twice Rate may be granted, which a
+	// TokenBucket does only after a pause. Rate is at most 2^26-1, and Period at most 100 days;
+	// Start is an offset. A SlidingWindow has no Burst, debt, holds, floor or parent, and is no
+	// parent.
 	SlidingWindow
 )
 
@@ -97,9 +97,8 @@ const (
 	// a Charge. The row of an Unlimited key stays under the base limit, and refills.
 	Unlimited
 	// Blocked is for a Plan: it refuses VerbTake, VerbCheck, VerbTakeUpTo, VerbReserve and
-	// holds. For a Blocked key, Charge, Refund, Reset and the end of a hold are decided under
-	// the base limit. The refusal of a Blocked key has Never, or as Retry the end of the
-	// override that gives the plan.
+	// holds, with Never, or with the end of the override that gives the plan as Retry. Charge,
+	// Refund, Reset and the end of a hold are decided under the base limit.
 	Blocked
 	// Enforced is for a Plan: it means Enforce, whatever the base limit's mode is.
 	Enforced
@@ -111,15 +110,14 @@ type FailureMode uint8
 
 const (
 	// FailClosed returns the error, with an answer that is not allowed. A limit in Shadow
-	// mode refuses nothing: it allows the calls that can be refused, as with FailOpen, and
-	// the answer has Shadow.
+	// mode works as with FailOpen for calls that can be refused; the answer has Shadow.
 	FailClosed FailureMode = iota
 	// FailOpen allows the call without an error; the answer's Source says so. In a call of
 	// several limits, all of them must have FailOpen.
 	FailOpen
-	// FailLocal decides from this process's own memory; the answer's Source says so. FailLocal
-	// needs a decorator that keeps a copy of the rows, as package stack builds it, or a store
-	// that does it itself, as filestore. Without these FailLocal works like FailClosed.
+	// FailLocal decides from this process's own memory; the answer's Source says so. It needs
+	// a decorator that keeps a copy of the rows, as package stack builds it, or a store that
+	// does so itself, as filestore, and works like FailClosed without.
 	FailLocal
 )
 
@@ -132,9 +130,8 @@ const (
 //		Start: "00:00 Europe/Rome"}
 //	store.Limit{Name: "exports", Algorithm: store.Concurrency, Burst: 4}
 type Limit struct {
-	// Name is 1 to 128 bytes of printable ASCII, without spaces at its ends. Calls,
-	// configuration files and metrics use it. Name must not come from a request, because
-	// a store keeps every limit.
+	// Name is 1 to 128 bytes of printable ASCII, without spaces at its ends. It must not come
+	// from a request, because a store keeps every limit.
 	Name      string
 	Algorithm Algorithm // default TokenBucket
 	// Rate is how many tokens come back each Period, 1 to MaxInt. A Concurrency limit
@@ -145,20 +142,18 @@ type Limit struct {
 	// a year. How long a Period may be depends on Rate and Burst: the error names the
 	// largest Burst that can be counted exactly. A Concurrency limit has no Period.
 	Period time.Duration
-	// Burst is how many tokens may be taken at once, and how many a full bucket has.
-	// Default: The default is Rate, for a LeakyBucket 1. NoBurst means a burst of 0: every
-	// token is taken ahead of time, which needs a MaxDebt. For a Concurrency limit Burst has
-	// no default. If a Burst is too large to be counted exactly at the Rate, the error names
-	// the largest possible one. If a Burst is so small that fractions of tokens are lost,
-	// Definition.Warning says so.
+	// Burst is how many tokens may be taken at once, and how many a full bucket has. Default:
+	// Rate, for a LeakyBucket 1, for a Concurrency limit none. NoBurst means a burst of 0:
+	// every token is taken ahead of time, which needs a MaxDebt. If a Burst is too large to be
+	// counted exactly at the Rate, the error names the largest possible one. If it is so small
+	// that fractions of tokens are lost, Definition.Warning says so.
 	Burst int64
 	// MaxDebt is how many tokens Reserve may take beyond those that are free. Default of
 	// MaxDebt: one burst, or less if no more can be counted exactly. NoDebt means 0, and then
 	// waits retry instead of queueing; UnlimitedDebt means as much as can be counted.
 	MaxDebt int64
-	// MaxCharge is the largest Charge, in tokens. MaxCharge bounds the debt that one
-	// call can make. Default of MaxCharge: ten bursts, 10 if Burst is NoBurst, and
-	// less if no more can be counted exactly.
+	// MaxCharge is the largest Charge, in tokens: it bounds the debt that one call can make.
+	// Default: ten bursts, 10 if Burst is NoBurst, and less if no more can be counted exactly.
 	MaxCharge int64
 
 	// Start places the boundaries of windows and intervals: an offset from the Unix epoch
@@ -186,9 +181,8 @@ type Limit struct {
 	// Stores in this process need no Timeout and ignore it. Default of Timeout: as long as
 	// the context allows.
 	Timeout time.Duration
-	// ListKeys keeps the text of keys in stores that otherwise keep only a hash of it, such
-	// as a store in memory. Without ListKeys, Abilities.Keys cannot list the limit's keys in
-	// such stores.
+	// ListKeys keeps the text of keys, for Abilities.Keys, in stores that otherwise keep only a
+	// hash of it, such as a store in memory.
 	ListKeys bool
 	// Usage makes a service count what each key of the limit uses in each hour, for
 	// Abilities.Usage. Default of Usage: nothing is counted.
@@ -206,8 +200,7 @@ type Limit struct {
 	Parts int64
 	// Shared gives the limit one bucket for everybody. Calls of a shared limit have no key:
 	// in Go their key is the constant Shared. A shared limit has no Parent; it may be the
-	// Parent of limits whose keys have one part. Default of Shared: each key has a bucket
-	// of its own, and a call without a key is an error.
+	// Parent of limits whose keys have one part. Default: each key has its own bucket.
 	Shared bool
 
 	// Adaptive makes a process take less from a token bucket than its rate when calls behind
@@ -221,28 +214,26 @@ type Limit struct {
 	// Adaptive have no holds, and neither TTL nor KeepExpired. Default of TTL: 1 day.
 	TTL time.Duration
 	// KeepExpired keeps what a hold took when the hold expires; in configuration files it is
-	// on_expire: keep. A late settle, until the hold is forgotten, then gives back or charges
-	// the difference to the actual cost like one in time. A Concurrency limit cannot have
-	// KeepExpired. Default of KeepExpired: an expired hold gives everything back, and a late
-	// settle charges its cost.
+	// on_expire: keep. A late settle, until the hold is forgotten, then works like one in time.
+	// A Concurrency limit cannot have KeepExpired. Default: an expired hold gives everything
+	// back, and a late settle charges its cost.
 	KeepExpired bool
 
 	// Lease lets a process take tokens of a token bucket ahead of its calls, and decide from
-	// them without the store, for this long after it has requested them; see package stack.
-	// A Lease is from 10ms to 1s. The tokens that come back during a Lease, Rate·Lease/Period,
-	// must be at most half of the burst. The bucket is smaller by those tokens for all
-	// callers, with or without leases: Rule.Burst is Burst - ceil(1.002·Rate·Lease/Period),
-	// and it is the capacity in answers. A Lease is not possible with a Parent, Shards or
-	// Adaptive, or in Shadow mode. Default: none.
+	// them without the store, for this long after it has requested them, 10ms to 1s; see package
+	// stack. The tokens that come back during a Lease, Rate·Lease/Period, must be at most half
+	// of the burst. The bucket is smaller by those tokens for all callers: its capacity,
+	// Rule.Burst, is Burst - ceil(1.002·Rate·Lease/Period). A Lease is not possible with a
+	// Parent, Shards or Adaptive, or in Shadow mode. Default: none.
 	Lease time.Duration
 
 	// Block is for how long a key is refused once it ran out, up to 366 days: a Take,
 	// TakeUpTo, Reserve or hold that is refused because its tokens are missing begins a
 	// temporary override of the key, whose kind is AutomaticOverride. No block begins by a
 	// Check, an attempt of a wait, a refusal by another limit of the call, or one that only a
-	// floor makes. Block is only for limits whose calls have a key, without children and
-	// without plans that callers may name. Block is not possible with a Lease, Shards or
-	// Adaptive, nor with the algorithms Concurrency and SlidingWindow. Default: none.
+	// floor makes. Block is not for shared limits, nor those with children or with plans that
+	// callers may name, and not possible with a Lease, Shards or Adaptive, nor with the
+	// algorithms Concurrency and SlidingWindow. Default: none.
 	Block time.Duration
 
 	// Shards is the number of rows, 1 to 64, that each key of a token bucket has, so that

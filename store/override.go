@@ -10,14 +10,11 @@ import (
 	"github.com/dipwell/dipwell/internal/terms"
 )
 
-// An Override decides the calls of one key of a limit, in place of the base and of
-// the plan that callers name.
-//
-// Examples of overrides: a plan by contract, a higher rate for an hour, or a ban until
-// tomorrow. An override is in force from the next call of any program on. Used tokens stay
-// used: when an override begins and ends, the row is converted to the same number of tokens.
-// An override affects only its own limit, not the limit's parents. A Reset of the key does
-// not end its override.
+// An Override decides the calls of one key of a limit, in place of the base and of the plan
+// that callers name: a plan by contract, a higher rate for an hour, or a ban until tomorrow. An
+// override is in force from the next call of any program on. Used tokens stay used: when an
+// override begins and ends, the row is converted to the same number of tokens. An override does
+// not affect the limit's parents, and a Reset of the key does not end it.
 //
 // A key has at most one standing override, which lasts until it is ended, and one temporary
 // override, which ends exactly at Until, on the store's clock, without a call. The temporary
@@ -34,8 +31,7 @@ type Override struct {
 	// Plan is a plan of the limit, also one that is OverrideOnly. An override has either a
 	// Plan or the numbers below; with both, or neither and no Start, setting it is an error. A
 	// later definition of the limit must have it too: see Registry.EachOverride. Only a block
-	// that a refusal began has neither plan nor numbers: see Limit.Block. Such a block refuses
-	// like a plan that is Blocked.
+	// has neither plan nor numbers: see Limit.Block. It refuses like a plan that is Blocked.
 	Plan string `json:"plan,omitempty"`
 
 	// Rate is as in Limit; 0 is the rate of the base. Rate, Period and Burst must
@@ -173,10 +169,9 @@ func (d *Definition) WithOverride(o *Override) *Definition {
 }
 
 // renewed returns an override for the limit's present version: o itself, or a copy with
-// another ID if o is of an older version; the override under it is renewed too. renewed
-// returns nil if o is nil. The IDs of two layers often follow each other, so the new ID is
-// two more: one more could be the old ID of the other, by which a program that has not
-// read the override again would take it for that one.
+// another ID if o is of an older version, as the override under it. The IDs of two layers
+// often follow each other, so the new ID is two more: a program that has not read the override
+// again would take one more for the old ID of the other.
 func (d *Definition) renewed(o *Override) *Override {
 	base := d.Base()
 	if o == nil || o.Version == base.Number {
@@ -236,12 +231,12 @@ func (d *Definition) planOf(o *Override) (p Plan) {
 	return p
 }
 
-// CheckOverride checks an override of the limit that is set at the time now, in µs: its
-// key has at most MaxKey bytes and no *, its note at most 1024 bytes of UTF-8 without NUL, Until
-// is later, and it has either a plan of the limit or numbers, and with a start they compile
-// with the limit's other settings. Pass 0 as now if only the store's server knows the time. The
-// error is a *FieldError of the field "key", "until", "note" or "plan", or of the number
-// that is wrong. It wraps ErrUnknownPlan if the limit has no such plan.
+// CheckOverride checks an override of the limit that is set at the time now, in µs, or 0 if
+// only the store's server knows the time: its key has at most MaxKey bytes and no *, its note
+// at most 1024 bytes of UTF-8 without NUL, Until is later, and it has either a plan of the
+// limit or numbers, and with a start they compile with the limit's other settings. The error
+// is a *FieldError of the field "key", "until", "note" or "plan", or of the number that is
+// wrong. It wraps ErrUnknownPlan if the limit has no such plan.
 func (d *Definition) CheckOverride(o *Override, now int64) error {
 	base := d.Base()
 	most := MaxKey

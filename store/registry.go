@@ -28,10 +28,9 @@ const maxVersions = 1024
 //	_, err := limits.Define(now, store.Limit{Name: "login", Rate: 5, Period: time.Minute}, store.OwnerCode)
 //	def := limits.Lookup("login") // nil if there is no such limit
 type Registry struct {
-	// Unreadable returns an error if the store has a limit of this name but cannot read
-	// it, for example because a newer program has defined it. It returns nil if there is
-	// no such limit. Unreadable is called for names that Lookup does not find. Set
-	// Unreadable before the registry is used. If Unreadable is nil, all limits can be read.
+	// Unreadable is called for names that Lookup does not find. It returns an error if the store
+	// has such a limit but cannot read it, for example because a newer program has defined it.
+	// Set it before the registry is used; nil means that all limits can be read.
 	Unreadable func(name string) error
 
 	// Partial is set before use if the registry has only some of the store's limits: then
@@ -70,10 +69,9 @@ func cacheSlot(name string) uint {
 	return n + 5*uint(name[0]) + 3*uint(name[n-1]) + 7*uint(name[n/2])
 }
 
-// Lookup returns the present definition of a limit, or nil if there is none. Lookup
-// returns the base definition; Definition.WithPlan returns those of its plans.
-// Lookup takes no lock. A definition never changes, so a caller may keep it, but
-// after a change of the limit there is a new one: look it up for each call.
+// Lookup returns the present base definition of a limit, or nil if there is none, and takes no
+// lock. A definition never changes; after a change of the limit there is a new one: look it up
+// for each call.
 func (r *Registry) Lookup(name string) *Definition {
 	if name == "" {
 		return nil
@@ -124,10 +122,8 @@ func (r *Registry) All() []*Definition {
 // version begins, and rows of older versions are converted at their next call.
 //
 // by is the owner of the limit, such as OwnerCode. The error is a *FieldError if l or its
-// Parent is invalid or an override would not fit: see EachOverride. It wraps ErrOwner if the limit has another owner. The Parent must be
-// defined; no limit is its own parent, over any number of levels; no chain has more than
-// 4 limits; a Concurrency limit has a Concurrency limit as parent, and is the parent of no
-// other algorithm.
+// Parent is invalid (see CheckParents) or an override would not fit (see EachOverride). It
+// wraps ErrOwner if the limit has another owner.
 //
 // Defining a limit again without a difference, by the same owner, changes nothing. A new
 // version begins at now, or if the clock has stepped back, when the version before began.

@@ -60,11 +60,10 @@ type Rule struct {
 	Most int64 `json:"most"`
 	// MaxCharge is the largest Charge, in tokens, if no other definition of the limit allows
 	// more: see Definition.MostCharge. A larger Charge is refused, and front ends return a
-	// *FieldError for it. MaxCharge is Limit.MaxCharge, or by default ten bursts.
+	// *FieldError for it.
 	MaxCharge int64 `json:"max_charge"`
 	// MaxUsed bounds the units in use, so that the time to full stays below MaxInt µs. A
-	// Charge stops at MaxUsed: units beyond it are forgotten, and nothing that was taken
-	// before can then be given back.
+	// Charge stops there, and nothing that was taken before can then be given back.
 	MaxUsed int64 `json:"max_used"`
 
 	// Leaky says that Take works as Reserve: it is allowed with a Delay.
@@ -88,9 +87,8 @@ const FirstCall = -1
 func (r *Rule) BeginsWithCall() bool { return r.Origin == FirstCall }
 
 // A State is the row that a store keeps for a key. The zero State means that there is no
-// row, which is a full bucket. A store keeps Used, TS and Version, and for limits with
-// reservations and holds Lows, and passes them to the next call unchanged; Op.Step
-// computes what has come back since TS.
+// row, which is a full bucket. A store passes Used, TS, Version and Lows to the next call
+// unchanged; Op.Step computes what has come back since TS.
 type State struct {
 	// Used is how many units were taken and had not come back at TS, 0 to Rule.MaxUsed of
 	// the definition that Version names. Used is above Rule.Cap while the bucket is in debt.
@@ -101,16 +99,14 @@ type State struct {
 	// store's clock, or the beginning of its window if that begins with a call. TS never moves
 	// back, even if the clock does.
 	TS int64
-	// Version is the Definition.Number that Used and TS were computed under. All 32 bits
-	// of Version count: they also name a plan or an override.
+	// Version is the Definition.Number that Used and TS were computed under; all 32 bits count.
 	Version uint32
-	// Lows is nil if the row has no records. Lows is never changed in place, so a
-	// store may share it with readers.
+	// Lows is nil if the row has no records, and never changed in place.
 	Lows *Lows
 
-	// Override is the override of the key, or nil. A key may have one without a row, or one
-	// that has ended: the store passes both to Op.Step, which needs the end of an override
-	// to convert the row. It is stored separately from the row: see Table.SetOverride.
+	// Override is the override of the key, or nil, stored separately from the row: see
+	// Table.SetOverride. A key may have one without a row, or one that has ended, whose end
+	// Op.Step needs to convert the row.
 	Override *Override
 }
 
@@ -132,14 +128,13 @@ const (
 	// has a Delay if they were not all free.
 	VerbReserve
 	// VerbCharge takes Cost tokens, even if fewer are free, for a cost that is known only
-	// afterwards. VerbCharge is refused if Cost is more than Definition.MostCharge.
-	// VerbCharge does not change the definition that a row is under, and a limit in shadow
-	// mode is charged too.
+	// afterwards, also in shadow mode. It is refused if Cost is more than
+	// Definition.MostCharge, and does not change the definition that a row is under.
 	VerbCharge
-	// VerbRefund gives Cost tokens back, up to a full bucket. VerbRefund is always allowed.
+	// VerbRefund gives Cost tokens back, up to a full bucket, and is always allowed.
 	VerbRefund
-	// VerbReset makes the bucket full, and ends its reservations and holds. The override
-	// of the key stays. VerbReset is always allowed.
+	// VerbReset makes the bucket full, and ends its reservations and holds and a block, but no
+	// other override of the key. It is always allowed.
 	VerbReset
 )
 

@@ -14,32 +14,29 @@ import (
 type Store interface {
 	// Apply decides each group of a batch at one instant of the store's clock, all or nothing,
 	// and writes its answers, or an error, into the group. Groups are independent of each
-	// other: one may fail, or be refused, while its neighbour is allowed, and two groups of a
-	// batch may use the same key, one after the other. If Apply returns an error, no group has
-	// an answer: the store could not decide any, and the error wraps ErrStore. Apply must not
-	// keep the batch, nor anything in it but key strings and definitions, after it returns.
+	// other, and two may use the same key, one after the other. If Apply returns an error, no
+	// group was decided, and the error wraps ErrStore. Apply keeps nothing of the batch but
+	// key strings and definitions after it returns.
 	//
 	// Apply returns when ctx ends, or soon after. A group whose charge may have been made
 	// by then has an error that wraps ErrOutcomeUnknown.
 	Apply(ctx context.Context, b *Batch) error
 }
 
-// A Batch is a list of independent groups, which one call of Apply decides. The Limiter
-// makes batches of one group; a decorator that coalesces calls makes larger ones. A batch
-// may be reused after Apply has returned: answers of an earlier Apply are overwritten.
+// A Batch is a list of groups, which one call of Apply decides. The Limiter makes batches of
+// one group; a decorator that coalesces calls makes larger ones. A batch may be reused after
+// Apply has returned: answers of an earlier Apply are overwritten.
 type Batch struct {
-	// Groups are decided as if one after the other, in any order. Batch.Single makes the
-	// common batch of one group of one op without an allocation.
+	// Groups are decided as if one after the other, in any order. See also Single.
 	Groups []Group
 
 	group [1]Group // memory for Groups of a batch of one, so that it needs no allocation
 	op    [1]Op
 }
 
-// A Group is a call: 1 to MaxTakes operations on different keys that happen at one
-// instant, all or nothing, or the cancellation of one reservation, or the end or
-// extension of one hold. The caller sets Ops, ID, Cancel, Hold and NoWait; the store sets
-// Err, Allowed and Reserved, and so overwrites what an earlier Apply has left there.
+// A Group is a call: 1 to MaxTakes operations on different keys, all or nothing, or the
+// cancellation of one reservation, or the end or extension of one hold. The caller sets Ops,
+// ID, Cancel, Hold and NoWait; the store sets Err, Allowed and Reserved.
 type Group struct {
 	// Ops are the operations, each on a key of its own: the costs of two takes of one key
 	// are added up by the caller. The order of Ops means nothing to the store. Ops is empty
@@ -62,22 +59,20 @@ type Group struct {
 	// The store writes its answers into it, so each call needs a HoldCall of its own.
 	Hold *HoldCall
 
-	// Err is then ErrLocked, and the caller tries another row of the key. Err is then
-	// ErrLocked, and the caller tries another row. A store may ignore NoWait.
+	// NoWait gives up at once if another transaction has locked a row: Err is then ErrLocked,
+	// and the caller tries another row of the key. A store may ignore NoWait.
 	NoWait bool
 
-	// Err is the store's error if it could not decide the group, and nil if it could; a
-	// refusal is no error. If Err is set, the other results mean nothing. See the
-	// package comment for the classes of errors.
+	// Err is the store's error if it could not decide the group; the other results then mean
+	// nothing. A refusal is no error. The package comment has the classes of errors.
 	Err error
 
-	// Allowed is set by the store if all ops are allowed, so that all were done. An op of a
-	// limit in shadow mode is allowed even if it took nothing: see Answer.Shadow. The end of
-	// a hold is allowed unless Err is set. After a cancellation only Err counts.
+	// Allowed is set if all ops are allowed, so that all were done: see also Answer.Shadow. The
+	// end of a hold is allowed unless Err is set. After a cancellation only Err counts.
 	Allowed bool
 
-	// Reserved is set by the store if it keeps a reservation under ID until it is due.
-	// Reserved is false if no op has to wait, because there is then nothing to cancel.
+	// Reserved is set if the store keeps a reservation under ID until it is due. If no op has
+	// to wait, there is nothing to cancel, and Reserved is false.
 	Reserved bool
 }
 
@@ -97,42 +92,38 @@ type Op struct {
 	// Verb is the operation. All ops of a group have the same verb; see type Verb for those
 	// that may be in a group of several.
 	Verb Verb
-	// Bounded refuses a VerbReserve whose delay would be longer than MaxDelay. Retry of the
-	// refusal is then the time until the delay would be short enough. With Bounded, a Wait
-	// that would last beyond its deadline is refused at once and takes nothing. A Limiter sets
-	// Bounded for all attempts of a wait: a refusal of one begins no block, whatever the verb
-	// is.
+	// Bounded refuses a VerbReserve whose delay would be longer than MaxDelay; its Retry is
+	// the time until the delay would be short enough. A Limiter sets Bounded for all attempts
+	// of a wait: a refusal of one begins no block, whatever the verb is.
 	Bounded bool
 	// Takes has a bit for each take of the call that the op is a part of, from the lowest: a
 	// take is an op of its own limit and one of each parent, and ops of the same limit and
-	// key are one. Settling a hold has a cost for each take, and finds its ops by these
-	// bits. If Takes is 0 when a hold is made, each op is a take.
+	// key are one. Settling a hold has a cost for each take. If Takes is 0 when a hold is made,
+	// each op is a take.
 	Takes uint16
-	// Cost is in tokens, 0 to MaxInt. An op of cost 0 takes nothing and makes no row: it
-	// reads the bucket. VerbReset ignores the cost.
+	// Cost is in tokens, 0 to MaxInt. An op of cost 0 only reads the bucket, and makes no row.
+	// VerbReset ignores the cost.
 	Cost int64
-	// MaxDelay is in µs, 0 or more. With a MaxDelay of 0 only free tokens are reserved.
-	// Without Bounded, MaxDelay means nothing.
+	// MaxDelay is in µs, 0 or more; without Bounded it means nothing. With a MaxDelay of 0 only
+	// free tokens are reserved.
 	MaxDelay int64
 	// Floor is how many tokens must stay free after a VerbTake or a VerbCheck, which is
 	// refused otherwise, and is Never if Cost and Floor are more than the burst. With
 	// other verbs Floor must be 0: front ends answer a *FieldError.
 	Floor int64
-	// Fraction is how much of the rate a VerbTake or a VerbCheck may use, in 1024ths: its
-	// tokens cost 1024/Fraction times as many units, but at most all that are left free by
-	// Floor. 0 is all of the rate. With other verbs Fraction must be 0. A Limiter sets
-	// Fraction for adaptive limits.
+	// Fraction is how much of the rate of an adaptive limit a VerbTake or a VerbCheck may use,
+	// in 1024ths: its tokens cost 1024/Fraction times as many units, but at most all that are
+	// left free by Floor. 0 is all of the rate, and must be so with other verbs.
 	Fraction int64
-	// Phase says where the windows of Key begin if they are spread, or is 0 if that
-	// is not known yet: computing it costs more than the rest of a decision. Set
-	// Phase to 0 when you change Key, or Def to another limit.
+	// Phase says where the windows of Key begin if they are spread. 0 means not yet known:
+	// computing it costs more than the rest of a decision. Set Phase to 0 when you change Key,
+	// or Def to another limit.
 	Phase int64
 
 	held int64 // a VerbCharge may always cost this much: an expired hold held it
 
-	// Asked is the definition that the caller named, once the store has decided the op and
-	// set Def to the definition that decided, such as that of an override. If Asked is nil,
-	// Def is also the definition that the caller named.
+	// Asked is the definition that the caller named, once the store has set Def to the one
+	// that decided, such as that of an override. If Asked is nil, both are Def.
 	Asked *Definition
 
 	Answer
@@ -140,19 +131,16 @@ type Op struct {
 
 // An Answer is the result of an op as if it were alone. If another op of its group is
 // refused, nothing is taken, and the answer describes the present state: Granted is 0,
-// and Remaining and Reset are those of the row as it stands. If Group.Err is set, the
-// answer means nothing.
+// and Remaining and Reset are those of the row as it stands.
 type Answer struct {
-	// Allowed is whether this op alone is allowed. The call is allowed if all ops of its
-	// group are: see Group.Allowed. Ops that are not allowed name the limits that refused.
+	// Allowed is whether this op alone is allowed: see Group.Allowed. Ops that are not allowed
+	// name the limits that refused.
 	Allowed bool
-	// Never means that the op can never be allowed, however long the caller waits: the
-	// cost and floor are more than the limit can ever hold, or the plan is blocked
-	// without an end. Retry is then 0.
+	// Never means that the op can never be allowed: the cost and floor are more than the limit
+	// can ever hold, or the plan is blocked without an end. Retry is then 0.
 	Never bool
-	// Shadow means that the op is allowed only because the limit is in shadow mode:
-	// enforcing it would have refused. A call with Shadow took nothing, and Retry
-	// is what the refusal would have said.
+	// Shadow means that only shadow mode allowed the op. It took nothing, and Retry is what the
+	// refusal would have said.
 	Shadow bool
 	// Bound means that Retry is not exact. The key has live holds, and the call may be
 	// allowed before Retry, if one of them is settled to less than it took. Or the override
@@ -165,14 +153,13 @@ type Answer struct {
 	// Granted is the number of tokens taken: the cost, or after VerbTakeUpTo perhaps fewer.
 	// Granted is 0 after a Check, a Refund and a Reset.
 	Granted int64
-	// Remaining is the number of whole tokens left after the op. Remaining is 0 in debt, and
-	// MaxInt under an unlimited plan. For a concurrency limit Remaining is how many more
-	// tokens may be held.
+	// Remaining is the number of whole tokens left after the op, 0 in debt, and MaxInt under an
+	// unlimited plan. For a concurrency limit it is how many more tokens may be held.
 	Remaining int64
 	// Retry is the time in µs until the first instant at which the same op would be allowed
-	// if nobody else took tokens, exact to the tick unless Bound is set. One µs before Retry
-	// the op is refused. Retry is 0 if the op is allowed and not in shadow mode, or if Never
-	// is set. A caller of several ops waits for their longest Retry.
+	// if nobody else took tokens, exact to the tick unless Bound is set. Retry is 0 if the op
+	// is allowed and not in shadow mode, or if Never is set. A caller of several ops waits for
+	// their longest Retry.
 	Retry int64
 	// Reset is the time in µs until the bucket is full, and 0 if it is. For a concurrency
 	// limit Reset is the time until the last of its holds expires.
@@ -186,15 +173,11 @@ type Answer struct {
 }
 
 // RuleFor returns the present rule for the op's key. That is Def.Rule, or if windows are
-// spread by key, a copy in scratch with the origin of the key. The origin is computed from
-// the limit's name, the key and the period, so that all stores and programs agree, and a
-// row that was deleted comes back with the same windows. RuleFor sets Phase if the rule
-// needs it.
+// spread by key, a copy in scratch with the origin of the key, which depends only on the
+// limit's name, the key and the period. RuleFor sets Phase if the rule needs it.
 func (op *Op) RuleFor(scratch *Rule) *Rule { return op.Def.ruleFor(op.Key, &op.Phase, scratch) }
 
-// A Source says who made an answer: the store, a decorator, or neither, because the store
-// failed. A store leaves it at its zero value, SourceStore. Its text is "source" in the
-// JSON of a decision.
+// A Source says who made an answer. Its text is "source" in the JSON of a decision.
 //
 // SourceFallbackOpen and SourceFallbackClosed are answers without the bucket: Remaining
 // and Reset mean nothing, and header fields leave them out.
@@ -215,9 +198,9 @@ var sources = []string{"store", "deny-cache", "lease", "fallback-open", "fallbac
 // "fallback-closed" or "fallback-local". Any other value is "unknown".
 func (s Source) String() string { return nameOf(sources, int(s)) }
 
-// A Definer keeps limits. If a store is no Definer, the Limiter keeps the limits in its
-// own memory: each process must then define them, and a change must be made in each. A
-// store whose limits exist only in this process can be a Definer over a Registry:
+// A Definer keeps limits. If a store has none, the Limiter keeps the limits in its own memory:
+// each process must then define them, and a change must be made in each. A store whose limits
+// exist only in this process can be a Definer over a Registry:
 //
 //	func (s *Store) Registry() *store.Registry { return &s.limits }
 //

@@ -14,15 +14,11 @@ import (
 // a time, and reads the rows and holds that it has written in the same transaction.
 //
 // Limits are passed by name; a key is as in Op, "" for the shared bucket. If a method
-// returns an error, the call ends and returns the same error: wrap ErrStore, or the class
-// that fits.
-//
-// A store with statements or a layout of its own may decide groups of ops on rows without
-// Lows by Group.Decide, and all others by DecideIn over a Table of the same rows.
+// returns an error, the call ends with it: wrap ErrStore, or the class that fits.
 type Table interface {
-	// Row returns the row of a key, or the zero State if there is none. In both cases it
-	// sets the Override of the State to the one that SetOverride got for the key. From the
-	// call of Row until the transaction ends nobody else may change the row or its records.
+	// Row returns the row of a key, or the zero State if there is none, with the Override that
+	// SetOverride got for the key. From the call of Row until the transaction ends nobody else
+	// may change the row or its records.
 	Row(limit, key string) (State, error)
 
 	// SetRow stores a row, but not its Override. If the State is zero, it deletes the row;
@@ -35,8 +31,8 @@ type Table interface {
 
 	// Records returns all records of a key, in the order of their numbers; those of different
 	// marks may be in any order. DecideIn does not change them in place. It calls Records only
-	// if a record of the key has ended or waits, if the row is converted, and for concurrency limits,
-	// whose rows have no Lows. It calls Record and Records before SetRecord.
+	// if a record of the key has ended or waits, if the row is converted, and for concurrency
+	// limits, and before SetRecord, as Record.
 	Records(limit, key string) ([]Record, error)
 
 	// SetRecord stores a record of a key, or deletes it if r is zero.
@@ -54,9 +50,9 @@ type Table interface {
 	// delete it at any time from h.Due on, when it can no longer be cancelled.
 	SetPending(id Reservation, h Pending) error
 
-	// SetOverride stores the override of a key, or deletes it if o is nil. The table must
-	// keep an override that has ended until DecideIn or SweepRow deletes it, because the
-	// row must be converted as of its end. The table stores ID and Version of an override too.
+	// SetOverride stores the override of a key, with its ID and Version, or deletes it if o is
+	// nil. The table must keep one that has ended until DecideIn or SweepRow deletes it,
+	// because the row must be converted as of its end.
 	SetOverride(limit, key string, o *Override) error
 
 	// Hold returns what SetHold stored under an id, or the zero Hold if there is nothing.
@@ -81,10 +77,8 @@ type Pending struct {
 	Parts []Part
 }
 
-// DecideIn decides the group on the rows of a table, writes the rows that change,
-// and sets the group's answers. DecideIn makes and cancels reservations, converts rows of
-// older versions of a limit to the present one, and ends the reservations of a key that
-// is reset. If a limit has a Block, DecideIn begins it for a key that ran out.
+// DecideIn decides the group on the rows of a table, writes the rows, records, overrides and
+// holds that change, and sets the group's answers.
 //
 // now is the time of the store's clock, in µs, read after the rows of the group were
 // locked. limits has the store's limits: an op whose limit has changed since it was
@@ -92,10 +86,9 @@ type Pending struct {
 //
 // The error is one of the table's, or ErrReservation if the reservation cannot be
 // cancelled, or wraps ErrUnknownLimit if a limit was dropped meanwhile, or is
-// ErrStaleDefinition if a row is of a later version than limits has. In the last case
-// another process has changed the limit, and the store must read its limits again. For a
-// hold it may also be ErrUnknownHold, ErrHoldConflict or a *FieldError. The store sets
-// Err to this error, and undoes what the table has written.
+// ErrStaleDefinition if a row is of a later version than limits has: the store must then
+// read its limits again. For a hold it may also be ErrUnknownHold, ErrHoldConflict or a
+// *FieldError. The store sets Err to this error, and undoes what the table has written.
 func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	if g.Cancel {
 		return g.cancelIn(t, limits, now)
@@ -485,12 +478,9 @@ func (e *entry) noteReset(h *Hold, i int, id string) {
 	}
 }
 
-// SetOverrideIn sets an override of a key of limit d at the time now, in µs, in place of the
-// one of its kind, and returns it with its ID and Version, and with what it replaced. Its Key
-// is key, whatever o says. SetOverrideIn converts the row of the key in the same step, and
-// stores what changes in the table, as DecideIn does: the store runs it in a transaction, and
-// undoes what the table has written after an error. The error is one of the table's, a
-// *FieldError as CheckOverride returns it, or ErrStaleDefinition.
+// SetOverrideIn does in a table, as DecideIn does, what Overrider.SetOverride says, for limit d
+// at the time now, in µs. The Key of the override is key, whatever o says. The error is one of
+// the table's, one of CheckOverride, or ErrStaleDefinition.
 func (d *Definition) SetOverrideIn(t Table, key string, o Override, now int64) (set Override, err error) {
 	base := d.Base()
 	err = d.changeOverrideIn(t, key, now, func(was *Override) (top *Override, err error) {
@@ -629,10 +619,9 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 }
 
 // SweepRow gives back expired holds of a key, removes records and an override that have ended,
-// and deletes the row if it is full at now, in µs, or if limits does not have its limit.
-// SweepRow reports whether it has deleted the row; records of holds may outlive it. A store's
-// sweep calls it for each key; it changes no decision. A store that drops a limit calls it for
-// the keys of the limit, which ends their holds.
+// and deletes the row if it is full at now, in µs, or if limits does not have its limit; this
+// ends its holds. SweepRow reports whether it has deleted the row, which records of holds may
+// outlive. A store's sweep, or its drop of a limit, calls it for each key.
 func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone bool, err error) {
 	d := limits.Lookup(limit)
 	if d == nil {
