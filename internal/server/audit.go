@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -94,25 +95,6 @@ func (a *api) address(r *http.Request) string {
 	return r.RemoteAddr
 }
 
-// auditQuery is the query of GET /v1/audit.
-type auditQuery struct {
-	before, limit, key string
-	one                bool // true if key is given: for the limit, or for every limit that the caller may name
-	may                func(limit string) bool
-	n                  int
-}
-
-func parseAudit(query string) (q auditQuery, err error) {
-	q.n = pageKeys
-	// An empty key means the shared bucket.
-	err = parseQuery(query, textParam("before", &q.before), limitParam(&q.limit), givenParam("key", &q.key, &q.one), sizeParam("n", &q.n, auditPage))
-	return q, err
-}
-
-func (q *auditQuery) wants(e *store.AuditEntry) bool {
-	return (q.limit == "" || e.Limit == q.limit) && (!q.one || e.Key == q.key && e.Action != didDefine && e.Action != didDrop && q.may(e.Limit))
-}
-
 // entriesOf yields the entries of a log that are older than before, "" for all, newest first.
 // entriesOf reads size entries at a time.
 func entriesOf(ctx context.Context, log store.Auditor, before string, size int) iter.Seq2[*store.AuditEntry, error] {
@@ -134,36 +116,38 @@ func entriesOf(ctx context.Context, log store.Auditor, before string, size int) 
 }
 
 // audit answers GET /v1/audit.
-func (a *api) audit(w http.ResponseWriter, r *http.Request) error {
-	q, err := parseAudit(r.URL.RawQuery)
-	caller := callerOf(r.Context())
-	if q.may = func(limit string) bool { return caller.mayName("", limit) == nil }; err == nil && (q.limit != "" || !q.one) {
-		err = caller.mayName("limit", q.limit)
+func (a *api) audit(w http.ResponseWriter, r *http.Request, q *query) error {
+	one, n := q.given["key"], cmp.Or(q.n, pageSize) // an empty key is the shared bucket
+	may := func(limit string) error { return callerOf(r.Context()).mayName("limit", limit) }
+	if q.limit != "" || !one {
+		if err := may(q.limit); err != nil {
+			return err
+		}
 	}
-	if err == nil && a.can.Audit == nil {
-		err = fmt.Errorf("audit: %w", store.ErrNotSupported)
-	}
-	if err != nil {
-		return err
+	if a.can.Audit == nil {
+		return fmt.Errorf("audit: %w", store.ErrNotSupported)
 	}
 	size := auditPage
-	if q.limit == "" && !q.one {
-		size = q.n
+	if q.limit == "" && !one {
+		size = n
 	}
 	page, last := []AuditEntry{}, ""
 	for e, err := range entriesOf(r.Context(), a.can.Audit, q.before, size) {
 		if err != nil {
 			return err
 		}
-		if q.wants(e) {
+		if (q.limit == "" || e.Limit == q.limit) && (!one || e.Key == q.key && ofKey(e) && may(e.Limit) == nil) {
 			page, last = append(page, entryOf(e)), e.ID
 		}
-		if len(page) == q.n {
+		if len(page) == n {
 			break
 		}
 	}
-	return writePage(w, "entries", page, len(page) == q.n, last)
+	return writePage(w, "entries", page, len(page) == n, last)
 }
+
+// ofKey reports whether an entry is about a key, and not about a limit itself.
+func ofKey(e *store.AuditEntry) bool { return e.Action != didDefine && e.Action != didDrop }
 
 // AuditEntry is an entry of the audit as JSON.
 type AuditEntry struct {
@@ -180,7 +164,7 @@ type AuditEntry struct {
 
 func entryOf(e *store.AuditEntry) AuditEntry {
 	out := AuditEntry{e.ID, time.UnixMicro(e.At).UTC(), e.Who, e.Action, e.Limit, nil, e.What, e.Note, e.Role}
-	if e.Action != didDefine && e.Action != didDrop {
+	if ofKey(e) {
 		key := Nullable(e.Key)
 		out.Key = &key
 	}

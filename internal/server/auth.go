@@ -1,10 +1,10 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,20 +16,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// authCall is the query of /v1/auth.
-type authCall struct {
-	limit, plan, key, header string
-
-	ip          bool
-	cost, floor int64
-	deny        int
-}
-
 // auth answers a proxy that asks whether to allow a request: 200, or the deny
 // status. Only limits with auth: true can be asked, because clients of a proxy may
 // be able to reach this path too.
-func (a *api) auth(w http.ResponseWriter, r *http.Request) error {
-	q, err := parseAuth(r.URL.RawQuery)
+func (a *api) auth(w http.ResponseWriter, r *http.Request, q *query) error {
+	err := q.completeAuth()
 	if err == nil && q.ip && len(a.live.Load().TrustedProxies) == 0 {
 		err = bad("key_ip", "needs trusted_proxies: without them every request has the proxy's own address")
 	}
@@ -49,7 +40,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) error {
 		return bad("key", "is missing: give key, key_header or key_ip")
 	case keyed:
 		if key, err = a.authKey(r, q); err != nil {
-			return a.refuseKey(w, def, &q, err)
+			return a.refuseKey(w, def, q, err)
 		}
 	}
 	if q.ip && def.Paths && !def.Shared {
@@ -60,7 +51,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) error {
 	err = a.limiter.Do(r.Context(), &d, store.VerbTake, dipwell.Take{Limit: q.limit, Key: key, Cost: q.cost, Plan: q.plan, Floor: q.floor})
 	a.metrics.observe(r.Context(), store.VerbTake, &d, err, time.Since(start))
 	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "key" && q.key == "" { // the header's value is no key of this limit, such as a path of one part
-		return a.refuseKey(w, def, &q, err)
+		return a.refuseKey(w, def, q, err)
 	}
 	if err != nil {
 		return err
@@ -74,7 +65,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) error {
 
 // refuseKey answers a request whose key is unknown. The request behind the proxy is at
 // fault, so it must not pass.
-func (a *api) refuseKey(w http.ResponseWriter, def *store.Definition, q *authCall, err error) error {
+func (a *api) refuseKey(w http.ResponseWriter, def *store.Definition, q *query, err error) error {
 	a.metrics.keyless(def.Name, q.ip, err)
 	if a.live.Load().Shadow {
 		return allowed(w, &dipwell.Decision{Limit: def.Name, Allowed: true, Shadow: true, Cost: q.cost, Capacity: def.Rule.Burst, Source: store.SourceFallbackOpen})
@@ -88,7 +79,7 @@ func allowed(w http.ResponseWriter, d *dipwell.Decision) error {
 	return writeJSON(w, http.StatusOK, append(d.AppendMembers([]byte{'{'}), "}\n"...))
 }
 
-func (a *api) authKey(r *http.Request, q authCall) (key string, err error) {
+func (a *api) authKey(r *http.Request, q *query) (key string, err error) {
 	switch {
 	case q.ip:
 		return a.clientAddress(r)
@@ -120,40 +111,21 @@ func (a *api) clientAddress(r *http.Request) (string, error) {
 	return l.clientIP(r)
 }
 
-func parseAuth(query string) (q authCall, err error) {
-	q.cost, q.deny = 1, http.StatusTooManyRequests
-	limited := false
-	key := func(value string) error { q.key = value; return wrongKey(value) }
-	header := func(value string) error {
-		if reason := badHeaderName(value); reason != "" {
-			return bad("key_header", reason)
-		}
-		q.header = value
-		return nil
+// completeAuth sets the defaults of a query of /v1/auth, and checks it.
+func (q *query) completeAuth() error {
+	q.deny = cmp.Or(q.deny, http.StatusTooManyRequests)
+	if !q.given["cost"] {
+		q.cost = 1
 	}
-	ip := func(value string) error {
-		if q.ip = value == "1"; !q.ip {
-			return bad("key_ip", "must be 1")
-		}
-		return nil
-	}
-	plan := func(value string) error { q.plan = value; return checkPlan("", value) }
-	deny := func(value string) (err error) {
-		if q.deny, err = strconv.Atoi(value); err != nil || q.deny != 401 && q.deny != 403 && q.deny != 429 && q.deny != 503 {
-			return bad("deny", "must be 401, 403, 429 or 503")
-		}
-		return nil
-	}
-	err = parseQuery(query, givenParam("limit", &q.limit, &limited), param{"key", key}, param{"key_header", header}, param{"key_ip", ip},
-		costParam("cost", &q.cost), param{"plan", plan}, costParam("floor", &q.floor), param{"deny", deny})
 	switch {
-	case err != nil:
-	case !limited:
-		err = bad("limit", "is missing")
+	case q.given["key"] && wrongKey(q.key) != nil:
+		return wrongKey(q.key)
+	case !q.given["limit"]:
+		return bad("limit", "is missing")
 	case q.key != "" && q.header != "", q.key != "" && q.ip, q.header != "" && q.ip:
-		err = bad("key", "give one of key, key_header and key_ip")
+		return bad("key", "give one of key, key_header and key_ip")
 	}
-	return q, err
+	return nil
 }
 
 // badHeaderName returns why a header field cannot be a key, or "".

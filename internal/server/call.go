@@ -8,16 +8,8 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/store"
 )
-
-// A verbCall is the verb that a path calls.
-type verbCall struct {
-	verb    store.Verb
-	needs   Role
-	members members // members of its request
-}
 
 // membersOf returns the members of a verb's request.
 func membersOf(v store.Verb) members {
@@ -55,57 +47,54 @@ func (x *exchange) free() {
 	exchanges.Put(x)
 }
 
-// call answers POST /v1/{verb}.
-func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) error {
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", http.MethodPost)
-		httplimit.Problem(w, http.StatusMethodNotAllowed, "", notAllowed(r.Method, http.MethodPost))
-		return nil
+// exchange returns the handler that reads the body of a call with these members, unless there
+// are none, for do.
+func (a *api) exchange(m members, do func(*api, http.ResponseWriter, *http.Request, *exchange) error) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		x := exchanges.Get().(*exchange)
+		defer x.free()
+		if m != 0 {
+			if err := a.read(w, r, x, m); err != nil {
+				return err
+			}
+		}
+		return do(a, w, r, x)
 	}
-	if r = a.admitted(w, r, c.needs); r == nil {
-		return nil
-	}
-	x := exchanges.Get().(*exchange)
-	defer x.free()
-	if err := a.read(w, r, x, c.members); err != nil {
-		return err
-	}
-	start := time.Now()
-	err := a.decide(r.Context(), c.verb, &x.d, &x.req)
-	a.metrics.observe(r.Context(), c.verb, &x.d, err, time.Since(start))
-	if err != nil {
-		return err
-	}
-	if x.req.has(hasNote) {
+}
+
+// verb answers POST /v1/{verb}.
+func (a *api) verb(w http.ResponseWriter, r *http.Request, x *exchange, verb store.Verb) error {
+	err := a.timed(r.Context(), verb, &x.d, &x.req)
+	if err == nil && x.req.has(hasNote) {
 		t := &x.req.take // use t, not x.d, which may describe a parent
-		e := store.AuditEntry{Action: c.verb.String(), Limit: t.Limit, Key: t.Key, Note: x.req.note}
-		if c.verb == store.VerbRefund {
+		e := store.AuditEntry{Action: verb.String(), Limit: t.Limit, Key: t.Key, Note: x.req.note}
+		if verb == store.VerbRefund {
 			e.What = strconv.FormatInt(x.d.Cost, 10) + " tokens"
 		}
 		a.record(r, e)
 	}
-	return a.answer(w, x)
+	return a.answer(w, x, err)
 }
 
 // timed decides a call, and counts the decision.
-func (a *api) timed(ctx context.Context, verb store.Verb, d *dipwell.Decision, q *request) error {
+func (a *api) timed(ctx context.Context, verb store.Verb, d *dipwell.Decision, q *request) (err error) {
 	start := time.Now()
-	err := a.decide(ctx, verb, d, q)
+	if q.has(hasTakes) {
+		err = a.limiter.DoAll(ctx, d, verb, q.takes)
+	} else {
+		err = a.limiter.Do(ctx, d, verb, q.take)
+	}
 	a.metrics.observe(ctx, verb, d, err, time.Since(start))
 	return err
 }
 
-func (a *api) decide(ctx context.Context, verb store.Verb, d *dipwell.Decision, q *request) error {
-	if q.has(hasTakes) {
-		return a.limiter.DoAll(ctx, d, verb, q.takes)
-	}
-	return a.limiter.Do(ctx, d, verb, q.take)
-}
-
 var jsonType = []string{"application/json"}
 
-// answer writes a decision, with status 200 or 429.
-func (a *api) answer(w http.ResponseWriter, x *exchange) error {
+// answer writes a decision, with status 200 or 429, unless there was an error.
+func (a *api) answer(w http.ResponseWriter, x *exchange, err error) error {
+	if err != nil {
+		return err
+	}
 	a.live.Load().Headers.Set(w.Header(), &x.d)
 	if !x.d.Allowed {
 		return refuse(w, &x.d, http.StatusTooManyRequests)
@@ -114,35 +103,15 @@ func (a *api) answer(w http.ResponseWriter, x *exchange) error {
 	return writeJSON(w, http.StatusOK, x.out)
 }
 
-// exchange reads the request of a call with members m, lets do make its decision, and
-// answers it.
-func (a *api) exchange(w http.ResponseWriter, r *http.Request, m members, do func(context.Context, *exchange) error, answer func(http.ResponseWriter, *exchange) error) error {
-	x := exchanges.Get().(*exchange)
-	defer x.free()
-	err := a.read(w, r, x, m)
-	if err == nil {
-		err = do(r.Context(), x)
-	}
-	switch {
-	case err == nil:
-		return answer(w, x)
-	case r.Context().Err() != nil: // the client has gone
-		return nil
-	}
-	return err
-}
-
 // cancel answers POST /v1/cancel.
-func (a *api) cancel(w http.ResponseWriter, r *http.Request) error {
-	return a.exchange(w, r, ofCancel, func(ctx context.Context, x *exchange) error {
-		var id dipwell.Reservation
-		err := id.UnmarshalText([]byte(x.req.reservation))
-		x.req.reservation = id.String()
-		if err == nil {
-			err = a.limiter.Cancel(ctx, id)
-		}
+func (a *api) cancel(w http.ResponseWriter, r *http.Request, x *exchange) error {
+	var id dipwell.Reservation
+	err := id.UnmarshalText([]byte(x.req.reservation))
+	if err == nil {
+		err = a.limiter.Cancel(r.Context(), id)
+	}
+	if err != nil {
 		return err
-	}, func(w http.ResponseWriter, x *exchange) error {
-		return writeJSON(w, http.StatusOK, []byte(`{"cancelled":true,"reservation":"`+x.req.reservation+"\"}\n"))
-	})
+	}
+	return writeJSON(w, http.StatusOK, []byte(`{"cancelled":true,"reservation":"`+id.String()+"\"}\n"))
 }

@@ -235,7 +235,7 @@ func (a *api) deny(w http.ResponseWriter, d *denial, from string) {
 }
 
 // whoami answers GET /v1/whoami.
-func (a *api) whoami(w http.ResponseWriter, r *http.Request) error {
+func (a *api) whoami(w http.ResponseWriter, r *http.Request, _ *query) error {
 	name, role := a.who(r), Admin // without callers this is an admin call
 	if c := callerOf(r.Context()); c != nil {
 		role = c.Role

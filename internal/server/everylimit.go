@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,26 +22,22 @@ const (
 
 // everyLimit answers GET /v1/keys: what each limit knows of a key, or which limits know which
 // keys with a prefix. Shared limits, and those that the caller may not name, are left out.
-func (a *api) everyLimit(w http.ResponseWriter, r *http.Request) error {
-	p := page{n: pageKeys}
-	prefixed := false
-	err := parseQuery(r.URL.RawQuery, param{"key", func(value string) error {
-		if p.key, p.one = value, true; len(value) > store.MaxKey {
-			return bad("key", fmt.Sprintf("has %d bytes; at most %d", len(value), store.MaxKey))
-		}
-		return checkPlain(value)
-	}}, givenParam("prefix", &p.prefix, &prefixed), textParam("after", &p.after), sizeParam("n", &p.n, maxKeys))
-	switch {
-	case err != nil:
-		return err
-	case !p.one && !prefixed:
+func (a *api) everyLimit(w http.ResponseWriter, r *http.Request, q *query) error {
+	q.n = cmp.Or(q.n, pageSize)
+	switch one := q.given["key"]; {
+	case !one && !q.given["prefix"]:
 		return bad("key", "is missing; give it, or a prefix of keys to look for")
-	case p.one && prefixed:
+	case one && q.given["prefix"]:
 		return bad("prefix", "is given together with key; give one of them")
-	case p.one:
-		return a.answerKey(w, r, &p)
+	case !one:
+		return a.answerPrefix(w, r, q)
+	case len(q.key) > store.MaxKey:
+		return bad("key", fmt.Sprintf("has %d bytes; at most %d", len(q.key), store.MaxKey))
 	}
-	return a.answerPrefix(w, r, &p)
+	if err := checkPlain(q.key); err != nil {
+		return err
+	}
+	return a.answerKey(w, r, q)
 }
 
 // eachLimit calls f for limits that have keys and whose name follows after, in order, until f
@@ -62,11 +59,11 @@ func (a *api) eachLimit(ctx context.Context, after string, f func(def *store.Def
 	return "", nil
 }
 
-func (a *api) answerKey(w http.ResponseWriter, r *http.Request, p *page) error {
+func (a *api) answerKey(w http.ResponseWriter, r *http.Request, q *query) error {
 	limits := []json.RawMessage{}
 	size := 0
-	next, err := a.eachLimit(r.Context(), p.after, func(def *store.Definition) (bool, error) {
-		b, known, err := a.lookAt(r.Context(), def, p.key)
+	next, err := a.eachLimit(r.Context(), q.after, func(def *store.Definition) (bool, error) {
+		b, known, err := a.lookAt(r.Context(), def, q.key)
 		if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "key" { // keys of this limit are other paths
 			return true, nil
 		}
@@ -78,7 +75,7 @@ func (a *api) answerKey(w http.ResponseWriter, r *http.Request, p *page) error {
 	if err != nil {
 		return err
 	}
-	return answerJSON(w, map[string]any{"key": p.key, "limits": limits, "next": Nullable(next)})
+	return answerJSON(w, map[string]any{"key": q.key, "limits": limits, "next": Nullable(next)})
 }
 
 // knownKey is a key with the limits that have a row or an override for it.
@@ -87,18 +84,18 @@ type knownKey struct {
 	Limits []string `json:"limits"`
 }
 
-func (a *api) answerPrefix(w http.ResponseWriter, r *http.Request, p *page) error {
+func (a *api) answerPrefix(w http.ResponseWriter, r *http.Request, q *query) error {
 	found, unlisted, more := map[string][]string{}, []string{}, false
-	next, err := a.eachLimit(r.Context(), p.after, func(def *store.Definition) (bool, error) {
-		names, err := a.keysOf(r.Context(), def, p)
+	next, err := a.eachLimit(r.Context(), q.after, func(def *store.Definition) (bool, error) {
+		names, err := a.keysOf(r.Context(), def, q)
 		if errors.Is(err, store.ErrNotSupported) {
 			unlisted, err = append(unlisted, def.Name), nil
 		}
-		more = more || len(names) >= p.n
+		more = more || len(names) >= q.n
 		for _, key := range names {
 			found[key] = append(found[key], def.Name)
 		}
-		for _, key := range slices.Sorted(maps.Keys(found))[min(p.n, len(found)):] {
+		for _, key := range slices.Sorted(maps.Keys(found))[min(q.n, len(found)):] {
 			delete(found, key)
 			more = true
 		}
@@ -122,12 +119,12 @@ func (a *api) answerPrefix(w http.ResponseWriter, r *http.Request, p *page) erro
 // keysOf returns the first keys of a limit with a prefix that have a row or an override, n or
 // more if there may be others. If the store cannot list rows, keysOf returns the keys that
 // have an override, and store.ErrNotSupported.
-func (a *api) keysOf(ctx context.Context, def *store.Definition, p *page) ([]string, error) {
-	rows, listed := a.limiter.Keys(ctx, def.Name, p.prefix, "", p.n)
+func (a *api) keysOf(ctx context.Context, def *store.Definition, q *query) ([]string, error) {
+	rows, listed := a.limiter.Keys(ctx, def.Name, q.prefix, "", q.n)
 	if listed != nil && !errors.Is(listed, store.ErrNotSupported) {
 		return nil, listed
 	}
-	overrides, err := a.limiter.Overrides(ctx, def.Name, p.prefix, "", p.n)
+	overrides, err := a.limiter.Overrides(ctx, def.Name, q.prefix, "", q.n)
 	if err != nil && !errors.Is(err, store.ErrNotSupported) {
 		return nil, err
 	}

@@ -14,12 +14,12 @@ import (
 // readyTimeout is how long /readyz waits for the store.
 const readyTimeout = 2 * time.Second
 
-func (a *api) healthz(w http.ResponseWriter, _ *http.Request) error {
+func (a *api) healthz(w http.ResponseWriter, _ *http.Request, _ *query) error {
 	return writeJSON(w, http.StatusOK, []byte("{\"status\":\"ok\"}\n"))
 }
 
 // readyz answers 200 if a decision can be made now, else 503 and why not.
-func (a *api) readyz(w http.ResponseWriter, r *http.Request) error {
+func (a *api) readyz(w http.ResponseWriter, r *http.Request, _ *query) error {
 	if a.Stopping() {
 		httplimit.Problem(w, http.StatusServiceUnavailable, "", "stopping")
 		return nil

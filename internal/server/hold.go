@@ -12,14 +12,12 @@ import (
 )
 
 // hold answers POST /v1/hold.
-func (a *api) hold(w http.ResponseWriter, r *http.Request) error {
-	return a.exchange(w, r, ofMake, func(ctx context.Context, x *exchange) error {
-		err := a.doHold(ctx, &x.d, &x.req)
-		if errors.Is(err, dipwell.ErrHoldConflict) {
-			err = conflictOfID{err}
-		}
-		return err
-	}, a.answer)
+func (a *api) hold(w http.ResponseWriter, r *http.Request, x *exchange) error {
+	err := a.doHold(r.Context(), &x.d, &x.req)
+	if errors.Is(err, dipwell.ErrHoldConflict) {
+		err = conflictOfID{err}
+	}
+	return a.answer(w, x, err)
 }
 
 // conflictOfID is an ErrHoldConflict about the member "id", and not "hold".
@@ -55,36 +53,41 @@ func (q *request) inList(err error) error {
 }
 
 // settle answers POST /v1/settle.
-func (a *api) settle(w http.ResponseWriter, r *http.Request) error {
-	return a.exchange(w, r, ofSettle, func(ctx context.Context, x *exchange) error {
-		err := a.doSettle(ctx, &x.d, &x.req)
-		if err == nil && x.req.has(hasNote) && !x.d.Repeated {
-			parts := x.d.Limits
-			if parts == nil {
-				parts = []dipwell.Decision{x.d}
-			}
-			parents := map[string]bool{}
-			for _, d := range parts {
-				parents[d.Definition.Base().Parent] = true
-			}
-			for _, d := range parts {
-				if parents[d.Limit] { // a parent is charged with its child
-					continue
-				}
-				a.record(r, store.AuditEntry{Action: "settle", Limit: d.Limit, Key: d.Key, What: fmt.Sprintf("hold %s, %d tokens", x.req.hold, d.Granted), Note: x.req.note})
-			}
+func (a *api) settle(w http.ResponseWriter, r *http.Request, x *exchange) error {
+	err := a.doSettle(r.Context(), &x.d, &x.req)
+	if err == nil && x.req.has(hasNote) && !x.d.Repeated {
+		a.recordSettle(r, x)
+	}
+	return a.answerHold(w, x, err)
+}
+
+// recordSettle records a settle, for each limit that the caller named.
+func (a *api) recordSettle(r *http.Request, x *exchange) {
+	parts := x.d.Limits
+	if parts == nil {
+		parts = []dipwell.Decision{x.d}
+	}
+	parents := map[string]bool{} // which are charged with their children
+	for _, d := range parts {
+		parents[d.Definition.Base().Parent] = true
+	}
+	for _, d := range parts {
+		if !parents[d.Limit] {
+			a.record(r, store.AuditEntry{Action: "settle", Limit: d.Limit, Key: d.Key, What: fmt.Sprintf("hold %s, %d tokens", x.req.hold, d.Granted), Note: x.req.note})
 		}
-		return err
-	}, a.answerHold)
+	}
 }
 
 // extend answers POST /v1/extend.
-func (a *api) extend(w http.ResponseWriter, r *http.Request) error {
-	return a.exchange(w, r, ofExtend, func(ctx context.Context, x *exchange) error { return a.doExtend(ctx, &x.d, &x.req) }, a.answerHold)
+func (a *api) extend(w http.ResponseWriter, r *http.Request, x *exchange) error {
+	return a.answerHold(w, x, a.doExtend(r.Context(), &x.d, &x.req))
 }
 
 // answerHold writes the decision about a hold, with status 200 even if the bucket is in debt.
-func (a *api) answerHold(w http.ResponseWriter, x *exchange) error {
+func (a *api) answerHold(w http.ResponseWriter, x *exchange, err error) error {
+	if err != nil {
+		return err
+	}
 	a.live.Load().Headers.Set(w.Header(), &x.d)
 	return allowed(w, &x.d)
 }
@@ -114,8 +117,8 @@ func (q *request) ofHold(err error) error {
 }
 
 // holds answers GET /v1/limits/{name}/holds with the live holds of a key.
-func (a *api) holds(w http.ResponseWriter, r *http.Request) error {
-	key, err := parseKey(r.URL.RawQuery)
+func (a *api) holds(w http.ResponseWriter, r *http.Request, q *query) error {
+	key, err := q.bucket()
 	var holds []store.KeyHold
 	if err == nil {
 		holds, err = a.limiter.Holds(r.Context(), r.PathValue("name"), key)
@@ -139,13 +142,6 @@ func holdsOf(holds []store.KeyHold) []LiveHold {
 		list = append(list, LiveHold{h.ID, h.Tokens, h.Expires})
 	}
 	return list
-}
-
-// parseKey parses a query that may have the parameter key and no other parameter.
-func parseKey(query string) (key string, err error) {
-	key = dipwell.Shared
-	err = parseQuery(query, keyParam(&key))
-	return key, err
 }
 
 // checkPlain returns an error for a key that is not plain: see plainKey.

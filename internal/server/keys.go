@@ -15,34 +15,21 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Default and largest number of keys in a page.
-const (
-	pageKeys = 100
-	maxKeys  = 1000
-)
-
-// page is the query of GET /v1/limits/{name}/keys.
-type page struct {
-	prefix, after, key string
-	cost               int64              // cost for the check of key
-	kind               store.OverrideKind // of overrides
-	one                bool               // true if the parameter key is given
-	n                  int
-}
-
 // keys answers GET /v1/limits/{name}/keys: a page of live keys, or one of them.
-func (a *api) keys(w http.ResponseWriter, r *http.Request) error {
+func (a *api) keys(w http.ResponseWriter, r *http.Request, q *query) error {
 	def := a.limiter.Limit(r.PathValue("name"))
-	p, err := parsePage(r.URL.RawQuery)
+	one, err := q.one()
 	switch {
 	case err != nil:
 		return err
+	case !one && q.cost > 0:
+		return bad("cost", "is of the check of a key; give key too")
 	case def == nil:
 		return unknownLimit(r.PathValue("name"))
-	case !p.one:
-		return a.listKeys(w, r, def, p)
+	case !one:
+		return a.listKeys(w, r, def, q)
 	}
-	l, err := a.look(r.Context(), def, cmp.Or(p.key, dipwell.Shared), p.cost)
+	l, err := a.look(r.Context(), def, cmp.Or(q.key, dipwell.Shared), q.cost)
 	if err != nil {
 		return err
 	}
@@ -219,11 +206,12 @@ func appendSteps(steps [][2]int64, op *store.Op, now, end int64) [][2]int64 {
 	return steps
 }
 
-func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Definition, p page) error {
+func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Definition, q *query) error {
+	n := cmp.Or(q.n, pageSize)
 	now, err := a.can.Now(r.Context()) // the store's clock, because rows are in its time
 	var rows []store.KeyState
 	if err == nil {
-		rows, err = a.limiter.Keys(r.Context(), def.Name, p.prefix, p.after, p.n)
+		rows, err = a.limiter.Keys(r.Context(), def.Name, q.prefix, q.after, n)
 	}
 	if errors.Is(err, store.ErrNotSupported) && !def.ListKeys {
 		httplimit.Problem(w, http.StatusConflict, "keys", "limit "+def.Name+" does not keep the text of its keys; define it with keys: list")
@@ -240,7 +228,7 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Defini
 		}
 		page, last = append(page, keyOfOp(&op)), row.Key
 	}
-	return writePage(w, "keys", page, len(rows) == p.n, last)
+	return writePage(w, "keys", page, len(rows) == n, last)
 }
 
 // present returns the check of a key whose rows have been read.
@@ -280,39 +268,6 @@ func keyOfOp(op *store.Op) LiveKey {
 		k.ResetAfter = &op.Reset
 	}
 	return k
-}
-
-func parsePage(query string) (p page, err error) {
-	p.n = pageKeys
-	err = p.parse(query, costParam("cost", &p.cost))
-	if p.cost > 0 && !p.one && err == nil {
-		err = bad("cost", "is of the check of a key; give key too")
-	}
-	return p, err
-}
-
-// parse reads the parameters of a page, and some more.
-func (p *page) parse(query string, more ...param) error {
-	given := "" // the first parameter given that belongs to a list
-	listing := func(q param) param {
-		return param{q.name, func(value string) error {
-			given = q.name
-			return q.set(value)
-		}}
-	}
-	err := parseQuery(query, append([]param{listing(textParam("prefix", &p.prefix)), listing(param{"after", func(value string) error {
-		p.after = cmp.Or(value, dipwell.Shared) // given but empty, as in "next" after the shared bucket
-		return nil
-	}}), listing(sizeParam("n", &p.n, maxKeys)), param{"key", func(value string) error {
-		if p.key, p.one = value, true; value == "" { // an empty key is the shared bucket
-			return nil
-		}
-		return checkPlain(value)
-	}}}, more...)...)
-	if err == nil && p.one && given != "" {
-		err = bad(given, "is of a list of keys; give it or key")
-	}
-	return err
 }
 
 // plainKey reports whether a key is not empty, UTF-8, and without NUL.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,20 +21,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Default and largest number of limits in a page.
-const (
-	pageLimits = 100
-	maxLimits  = 1000
-)
-
 // listLimits answers GET /v1/limits with a page of definitions in order of name.
-func (a *api) listLimits(w http.ResponseWriter, r *http.Request) error {
-	after, n := "", pageLimits
-	if err := parseQuery(r.URL.RawQuery, textParam("after", &after), sizeParam("n", &n, maxLimits)); err != nil {
-		return err
-	}
+func (a *api) listLimits(w http.ResponseWriter, r *http.Request, q *query) error {
+	n := cmp.Or(q.n, pageSize)
 	defs := slices.DeleteFunc(a.limiter.Limits(), func(d *store.Definition) bool { return callerOf(r.Context()).mayName("", d.Name) != nil })
-	from, _ := slices.BinarySearchFunc(defs, after+"\x00", func(d *store.Definition, name string) int { return strings.Compare(d.Name, name) })
+	from, _ := slices.BinarySearchFunc(defs, q.after+"\x00", func(d *store.Definition, name string) int { return strings.Compare(d.Name, name) })
 	page, last := []json.RawMessage{}, ""
 	for _, def := range defs[from:min(from+n, len(defs))] {
 		page, last = append(page, a.limitJSON(def)), def.Name
@@ -42,7 +34,7 @@ func (a *api) listLimits(w http.ResponseWriter, r *http.Request) error {
 }
 
 // getLimit answers GET /v1/limits/{name}.
-func (a *api) getLimit(w http.ResponseWriter, r *http.Request) error {
+func (a *api) getLimit(w http.ResponseWriter, r *http.Request, _ *query) error {
 	def := a.limiter.Limit(r.PathValue("name"))
 	if def == nil {
 		return unknownLimit(r.PathValue("name"))
@@ -53,8 +45,8 @@ func (a *api) getLimit(w http.ResponseWriter, r *http.Request) error {
 // putLimit answers PUT /v1/limits/{name}. The body has the settings of a
 // configuration file, as JSON or as parameters. A setting that is absent is the
 // default, not the present value.
-func (a *api) putLimit(w http.ResponseWriter, r *http.Request) error {
-	limit, note, err := readLimit(r)
+func (a *api) putLimit(w http.ResponseWriter, r *http.Request, x *exchange) error {
+	limit, note, err := readLimit(r, x)
 	status, what := http.StatusOK, ""
 	var def *store.Definition
 	if err == nil && limit.Parent != "" {
@@ -87,11 +79,8 @@ func unchanged(name string, err error) error {
 }
 
 // deleteLimit answers DELETE /v1/limits/{name}.
-func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) error {
-	name, note := r.PathValue("name"), ""
-	if err := parseQuery(r.URL.RawQuery, noteParam(&note)); err != nil {
-		return err
-	}
+func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request, q *query) error {
+	name := r.PathValue("name")
 	err := a.limiter.Drop(r.Context(), name, terms.OwnerAPI)
 	if parent, ok := errors.AsType[*dipwell.FieldError](err); ok { // the error is about another limit
 		httplimit.Problem(w, http.StatusConflict, parent.Field, parent.Error())
@@ -100,16 +89,14 @@ func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return unchanged(name, err)
 	}
-	a.record(r, store.AuditEntry{Action: didDrop, Limit: name, Note: note})
+	a.record(r, store.AuditEntry{Action: didDrop, Limit: name, Note: q.note})
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
 // readLimit parses the body of putLimit: a definition, and why it is changed.
-func readLimit(r *http.Request) (l dipwell.Limit, note string, err error) {
+func readLimit(r *http.Request, x *exchange) (l dipwell.Limit, note string, err error) {
 	l = dipwell.Limit{Name: r.PathValue("name")}
-	x := exchanges.Get().(*exchange)
-	defer x.free()
 	if err = x.body(r); err != nil {
 		return l, "", err
 	}

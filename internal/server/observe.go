@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"math"
 	"net/http"
 	"time"
@@ -16,11 +15,14 @@ type observation struct {
 
 // observe answers POST /v1/observe, which reports how calls behind an adaptive limit went.
 // It needs no admin right: whoever may take from a limit may also report what happened.
-func (a *api) observe(w http.ResponseWriter, r *http.Request) error {
-	return a.exchange(w, r, ofObserve, func(_ context.Context, x *exchange) error {
-		o := &x.req.observed
-		return a.limiter.Observe(x.req.take.Limit, time.Duration(min(o.latency, math.MaxInt64/1000))*time.Microsecond, o.ok, o.count)
-	}, func(w http.ResponseWriter, _ *exchange) error { w.WriteHeader(http.StatusNoContent); return nil })
+func (a *api) observe(w http.ResponseWriter, _ *http.Request, x *exchange) error {
+	o := &x.req.observed
+	took := time.Duration(min(o.latency, math.MaxInt64/1000)) * time.Microsecond
+	err := a.limiter.Observe(x.req.take.Limit, took, o.ok, o.count)
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return err
 }
 
 // completeObservation sets the defaults of a call of /v1/observe: one call, which

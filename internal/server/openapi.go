@@ -51,7 +51,7 @@ func openAPI() []byte {
 }
 
 // describe answers GET /openapi.json.
-func (a *api) describe(w http.ResponseWriter, _ *http.Request) error {
+func (a *api) describe(w http.ResponseWriter, _ *http.Request, _ *query) error {
 	return writeJSON(w, http.StatusOK, a.document())
 }
 

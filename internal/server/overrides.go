@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,15 +19,15 @@ import (
 
 // overrides answers GET /v1/limits/{name}/overrides with a page of overrides, or with
 // that of one key.
-func (a *api) overrides(w http.ResponseWriter, r *http.Request) error {
-	name := r.PathValue("name")
-	p := page{n: pageKeys}
-	if err := p.parse(r.URL.RawQuery, kindParam(&p.kind)); err != nil {
+func (a *api) overrides(w http.ResponseWriter, r *http.Request, q *query) error {
+	name, n := r.PathValue("name"), cmp.Or(q.n, pageSize)
+	one, err := q.one()
+	if err != nil {
 		return err
 	}
-	if p.one {
-		o, err := a.overrideOf(r.Context(), name, p.key)
-		if o = o.Of(p.kind); err == nil && o == nil {
+	if one {
+		o, err := a.overrideOf(r.Context(), name, q.key)
+		if o = o.Of(q.kind); err == nil && o == nil {
 			err = errNoOverride
 		}
 		if err != nil {
@@ -34,18 +35,18 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request) error {
 		}
 		return answerJSON(w, jsonOverride(name, o))
 	}
-	list, err := a.limiter.Overrides(r.Context(), name, p.prefix, p.after, p.n)
+	list, err := a.limiter.Overrides(r.Context(), name, q.prefix, q.after, n)
 	if err != nil {
 		return err
 	}
 	page, last := []Override{}, ""
 	for i := range list {
-		for _, o := range allListed(&list[i], p.kind) {
+		for _, o := range allListed(&list[i], q.kind) {
 			page = append(page, jsonOverride(name, &o))
 		}
 		last = list[i].Key
 	}
-	return writePage(w, "overrides", page, len(list) == p.n, last)
+	return writePage(w, "overrides", page, len(list) == n, last)
 }
 
 // allListed returns those of an override and the one under it that belong in a list of this
@@ -85,9 +86,9 @@ func (s *Server) overrideOf(ctx context.Context, limit, key string) (*dipwell.Ov
 
 // putOverride answers PUT /v1/limits/{name}/overrides. If the call gives a length of time,
 // the override ends that long after the present time of the store's clock.
-func (a *api) putOverride(w http.ResponseWriter, r *http.Request) error {
+func (a *api) putOverride(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	name := r.PathValue("name")
-	o, lasts, err := readOverride(r)
+	o, lasts, err := readOverride(r, x)
 	if err == nil && lasts > 0 {
 		o.Until, err = a.can.Now(r.Context())
 		o.Until += lasts.Microseconds()
@@ -144,14 +145,6 @@ func numbersOf(o *dipwell.Override) string {
 	return strings.Join(parts, " ")
 }
 
-// kindParam is the parameter kind: which of a key's overrides is meant.
-func kindParam(kind *store.OverrideKind) param {
-	return param{"kind", func(value string) (err error) {
-		*kind, err = kindOf(value)
-		return err
-	}}
-}
-
 func kindOf(name string) (store.OverrideKind, error) {
 	for _, k := range []store.OverrideKind{store.StandingOverride, store.TemporaryOverride, store.AutomaticOverride} {
 		if k.String() == name {
@@ -162,12 +155,12 @@ func kindOf(name string) (store.OverrideKind, error) {
 }
 
 // deleteOverride answers DELETE /v1/limits/{name}/overrides.
-func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request) error {
-	name, key, note, kind := r.PathValue("name"), dipwell.Shared, "", store.AnyOverride
-	err := parseQuery(r.URL.RawQuery, keyParam(&key), noteParam(&note), kindParam(&kind))
+func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request, q *query) error {
+	name := r.PathValue("name")
+	key, err := q.bucket()
 	var ended *dipwell.Override
 	if err == nil {
-		ended, err = a.limiter.EndOverride(r.Context(), name, key, kind)
+		ended, err = a.limiter.EndOverride(r.Context(), name, key, q.kind)
 	}
 	if err == nil && ended == nil {
 		err = errNoOverride
@@ -175,7 +168,7 @@ func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return unchanged(name, err)
 	}
-	a.record(r, store.AuditEntry{Action: didEndOverride, Limit: name, Key: key, What: describe(ended), Note: note})
+	a.record(r, store.AuditEntry{Action: didEndOverride, Limit: name, Key: key, What: describe(ended), Note: q.note})
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
@@ -229,9 +222,7 @@ func (q *overrideCall) set(name, value string) (err error) {
 
 // readOverride parses the body of putOverride: JSON, a query or a form. It returns the member
 // for as well.
-func readOverride(r *http.Request) (o dipwell.Override, lasts time.Duration, err error) {
-	x := exchanges.Get().(*exchange)
-	defer x.free()
+func readOverride(r *http.Request, x *exchange) (o dipwell.Override, lasts time.Duration, err error) {
 	if err = x.body(r); err != nil {
 		return o, 0, err
 	}

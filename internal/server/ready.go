@@ -19,13 +19,12 @@ const maxReadies = 8
 var errReadies = errors.New("too many calls of ready")
 
 // ready answers POST /v1/ready: for which keys a take would be allowed now.
-func (a *api) ready(w http.ResponseWriter, r *http.Request) error {
-	return a.exchange(w, r, ofReady, func(ctx context.Context, x *exchange) (err error) {
-		x.req.keys, err = a.readyKeys(ctx, &x.req)
+func (a *api) ready(w http.ResponseWriter, r *http.Request, x *exchange) error {
+	keys, err := a.readyKeys(r.Context(), &x.req)
+	if err != nil {
 		return err
-	}, func(w http.ResponseWriter, x *exchange) error {
-		return answerJSON(w, map[string][]string{"keys": append([]string{}, x.req.keys...)})
-	})
+	}
+	return answerJSON(w, map[string][]string{"keys": append([]string{}, keys...)})
 }
 
 // readyKeys returns errReadies if too many such calls are being decided.

@@ -13,40 +13,30 @@ import (
 type route struct {
 	method, path string // the method "" means any
 	tag, summary string
-	verb         store.Verb      // verb of the decision; see hot
-	hot          bool            // answered by api.call, without the mux
-	needs        Role            // role that the caller needs
-	rpc          string          // method of gRPC for the same call, or ""
-	always       bool            // answered during an overload too, because it shows the overload
-	moved        func(Site) bool // reports whether only the admin listener answers it
-	params       []string        // names in components/parameters of the query's parameters
-	members      members         // members of the body, or of the query
-	body         string          // schema of a body that is not described by members
-	answers      map[int]string  // schema of each successful status; "": no body
-	text         string          // media type of an answer that is not JSON
-	refuses      bool            // may answer 429 with a Refusal
-	errors       []int           // error statuses in addition to those that follow from the other fields
-	handle       func(*api, http.ResponseWriter, *http.Request) error
+	hot          bool                                                            // answered without the mux, which is slower
+	needs        Role                                                            // role that the caller needs
+	rpc          string                                                          // method of gRPC for the same call, or ""
+	always       bool                                                            // answered during an overload too, because it shows the overload
+	moved        func(Site) bool                                                 // reports whether only the admin listener answers it
+	params       []string                                                        // names in components/parameters of the query's parameters
+	members      members                                                         // members of the body, or of the query
+	body         string                                                          // schema of a body that is not described by members
+	answers      map[int]string                                                  // schema of each successful status; "": no body
+	text         string                                                          // media type of an answer that is not JSON
+	refuses      bool                                                            // may answer 429 with a Refusal
+	errors       []int                                                           // error statuses in addition to those that follow from the other fields
+	handle       func(*api, http.ResponseWriter, *http.Request, *query) error    // of a call without a body
+	do           func(*api, http.ResponseWriter, *http.Request, *exchange) error // of a call with a body
 }
-
-// Members of the calls that are read in more than one place.
-const (
-	ofCancel  = hasReservation
-	ofWait    = ofTake | hasTakes | hasTimeout
-	ofMake    = ofTake | hasTakes | hasTTL | hasID
-	ofSettle  = hasHold | hasCost | hasCosts | hasNote
-	ofExtend  = hasHold | hasTTL
-	ofObserve = hasLimit | hasLatency | hasOK | hasCount
-	ofReady   = hasLimit | hasKeys | hasCost | hasPlan
-)
 
 // ok is the answer 200 with a schema.
 func ok(schema string) map[int]string { return map[int]string{http.StatusOK: schema} }
 
 func ofVerb(v store.Verb, rpc, summary string) route {
-	r := route{method: http.MethodPost, path: "/v1/" + v.String(), tag: "decisions", summary: summary, verb: v, hot: true,
-		needs: Use, rpc: rpc, members: membersOf(v), answers: ok("Decision"), errors: []int{http.StatusNotFound}}
+	r := route{method: http.MethodPost, path: "/v1/" + v.String(), tag: "decisions", summary: summary, hot: true, needs: Use, rpc: rpc,
+		members: membersOf(v), answers: ok("Decision"), errors: []int{http.StatusNotFound}}
 	r.refuses = v <= store.VerbReserve
+	r.do = func(a *api, w http.ResponseWriter, q *http.Request, x *exchange) error { return a.verb(w, q, x, v) }
 	if v >= store.VerbRefund {
 		r.needs = Support
 	}
@@ -76,20 +66,20 @@ func routes() []route {
 		ofVerb(store.VerbCharge, "Charge", "Take the tokens even if they are not there"),
 		ofVerb(store.VerbRefund, "Refund", "Give tokens back"),
 		ofVerb(store.VerbReset, "Reset", "Make the bucket full, and end its reservations and holds"),
-		{method: "POST", path: "/v1/cancel", needs: Use, rpc: "Cancel", tag: "decisions", summary: "Give back what is left of a reservation", members: ofCancel,
-			answers: ok("Cancelled"), errors: []int{http.StatusConflict, http.StatusNotImplemented}, handle: (*api).cancel},
-		{method: "POST", path: "/v1/wait", needs: Use, rpc: "Wait", tag: "decisions", summary: "Take the tokens as soon as they can be had", members: ofWait,
-			answers: ok("Decision"), refuses: true, errors: notFound, handle: (*api).wait},
-		{method: "POST", path: "/v1/ready", needs: Use, rpc: "Ready", tag: "decisions", summary: "Say which of many keys a take would be allowed for, and take nothing", members: ofReady,
-			answers: ok("Ready"), errors: notFound, handle: (*api).ready},
-		{method: "POST", path: "/v1/hold", needs: Use, rpc: "Hold", tag: "holds", summary: "Take, and hold until the cost is known", members: ofMake,
-			answers: ok("Decision"), refuses: true, errors: changing, handle: (*api).hold},
-		{method: "POST", path: "/v1/settle", needs: Use, rpc: "Settle", tag: "holds", summary: "End a hold with the actual cost", members: ofSettle,
-			answers: ok("Decision"), errors: changing, handle: (*api).settle},
-		{method: "POST", path: "/v1/extend", needs: Use, rpc: "Extend", tag: "holds", summary: "Let a hold expire later", members: ofExtend,
-			answers: ok("Decision"), errors: changing, handle: (*api).extend},
-		{method: "POST", path: "/v1/observe", needs: Use, tag: "decisions", summary: "Say what was seen of calls behind an adaptive limit", members: ofObserve,
-			answers: map[int]string{http.StatusNoContent: ""}, errors: []int{http.StatusNotFound, http.StatusNotImplemented}, handle: (*api).observe},
+		{method: "POST", path: "/v1/cancel", needs: Use, rpc: "Cancel", tag: "decisions", summary: "Give back what is left of a reservation", members: hasReservation,
+			answers: ok("Cancelled"), errors: []int{http.StatusConflict, http.StatusNotImplemented}, do: (*api).cancel},
+		{method: "POST", path: "/v1/wait", needs: Use, rpc: "Wait", tag: "decisions", summary: "Take the tokens as soon as they can be had", members: ofTake | hasTakes | hasTimeout,
+			answers: ok("Decision"), refuses: true, errors: notFound, do: (*api).wait},
+		{method: "POST", path: "/v1/ready", needs: Use, rpc: "Ready", tag: "decisions", summary: "Say which of many keys a take would be allowed for, and take nothing", members: hasLimit | hasKeys | hasCost | hasPlan,
+			answers: ok("Ready"), errors: notFound, do: (*api).ready},
+		{method: "POST", path: "/v1/hold", needs: Use, rpc: "Hold", tag: "holds", summary: "Take, and hold until the cost is known", members: ofTake | hasTakes | hasTTL | hasID,
+			answers: ok("Decision"), refuses: true, errors: changing, do: (*api).hold},
+		{method: "POST", path: "/v1/settle", needs: Use, rpc: "Settle", tag: "holds", summary: "End a hold with the actual cost", members: hasHold | hasCost | hasCosts | hasNote,
+			answers: ok("Decision"), errors: changing, do: (*api).settle},
+		{method: "POST", path: "/v1/extend", needs: Use, rpc: "Extend", tag: "holds", summary: "Let a hold expire later", members: hasHold | hasTTL,
+			answers: ok("Decision"), errors: changing, do: (*api).extend},
+		{method: "POST", path: "/v1/observe", needs: Use, tag: "decisions", summary: "Say what was seen of calls behind an adaptive limit", members: hasLimit | hasLatency | hasOK | hasCount,
+			answers: map[int]string{http.StatusNoContent: ""}, errors: []int{http.StatusNotFound, http.StatusNotImplemented}, do: (*api).observe},
 		{path: "/v1/auth", needs: Proxied, tag: "decisions", summary: "Answer a proxy that asks whether to allow a request, which may have any method",
 			params: []string{"limit", "key", "key_header", "key_ip", "cost", "plan", "floor", "deny"}, answers: ok("Decision"), refuses: true,
 			errors: []int{http.StatusUnauthorized, http.StatusNotFound}, handle: (*api).auth},
@@ -97,7 +87,7 @@ func routes() []route {
 			params: []string{"after", "n"}, answers: ok("LimitsPage"), handle: (*api).listLimits},
 		{method: "GET", path: ofLimit, needs: ReadLimits, tag: "limits", summary: "Read a definition", moved: noLimits, answers: ok("Limit"), errors: notFound, handle: (*api).getLimit},
 		{method: "PUT", path: ofLimit, needs: Admin, tag: "limits", summary: "Define a limit, or change it", body: "LimitSettings",
-			answers: map[int]string{http.StatusOK: "Limit", http.StatusCreated: "Limit"}, errors: changing, handle: (*api).putLimit},
+			answers: map[int]string{http.StatusOK: "Limit", http.StatusCreated: "Limit"}, errors: changing, do: (*api).putLimit},
 		{method: "DELETE", path: ofLimit, needs: Admin, tag: "limits", summary: "Drop a limit", params: []string{"note"},
 			answers: map[int]string{http.StatusNoContent: ""}, errors: changing, handle: (*api).deleteLimit},
 		{method: "GET", path: "/v1/keys", needs: Read, tag: "keys", summary: "What every limit knows of a key: why is this customer limited?",
@@ -111,7 +101,7 @@ func routes() []route {
 		{method: "GET", path: ofLimit + "/overrides", needs: Read, tag: "limits", summary: "List overrides, or read that of a key",
 			params: append([]string{"kind"}, listing...), answers: ok("OverridesPage Override"), errors: changing, handle: (*api).overrides},
 		{method: "PUT", path: ofLimit + "/overrides", needs: Support, tag: "limits", summary: "Set an override of a key, in place of the one of its kind", body: "OverrideSettings",
-			answers: ok("Override"), errors: changing, handle: (*api).putOverride},
+			answers: ok("Override"), errors: changing, do: (*api).putOverride},
 		{method: "DELETE", path: ofLimit + "/overrides", needs: Support, tag: "limits", summary: "End an override of a key",
 			params: []string{"key", "note", "kind"}, answers: map[int]string{http.StatusNoContent: ""}, errors: changing, handle: (*api).deleteOverride},
 		{method: "GET", path: "/v1/audit", needs: Read, tag: "service", summary: "What people have changed, the newest first",
@@ -123,29 +113,28 @@ func routes() []route {
 		{method: "GET", path: "/healthz", needs: Anybody, tag: "service", summary: "Is the service alive?", always: true, answers: ok("Status"), handle: (*api).healthz},
 		{method: "GET", path: "/readyz", needs: Anybody, tag: "service", summary: "Can it decide?", always: true, answers: ok("Status"), handle: (*api).readyz},
 		{method: "GET", path: "/metrics", needs: Anybody, tag: "service", summary: "Metrics for Prometheus", always: true, moved: noMetrics, answers: ok(""), text: "text/plain",
-			handle: func(a *api, w http.ResponseWriter, r *http.Request) error { a.scrape.ServeHTTP(w, r); return nil }},
+			handle: func(a *api, w http.ResponseWriter, r *http.Request, _ *query) error {
+				a.scrape.ServeHTTP(w, r)
+				return nil
+			}},
 		{method: "GET", path: "/openapi.json", needs: Anybody, tag: "service", summary: "This document", always: true, answers: ok(""), text: "application/json", handle: (*api).describe},
 	}
 }
 
-// add adds a route to the API. A GET route without parameters and members rejects all
-// parameters.
+// add adds a route to the API.
 func (a *api) add(r route) {
-	if r.always {
-		a.always[r.path] = true
-	}
-	if r.hot {
-		a.hot[r.path] = &verbCall{verb: r.verb, needs: r.needs, members: r.members}
-		return
-	}
-	next := func(w http.ResponseWriter, q *http.Request) error { return r.handle(a, w, q) }
-	if r.params == nil && r.members == 0 && r.body == "" {
-		next = noParams(next)
+	next := a.exchange(r.members, r.do)
+	if r.do == nil {
+		next = withQuery(r.params, func(w http.ResponseWriter, req *http.Request, q *query) error { return r.handle(a, w, req, q) })
 	}
 	h := a.gate(r.needs, next)
 	if r.moved != nil && r.moved(a.site) {
 		h = elsewhere
 	}
+	if r.hot {
+		a.hot[r.path] = h
+	}
+	a.always[r.path] = r.always
 	a.rest.HandleFunc(strings.TrimPrefix(r.method+" "+r.path, " "), h)
 }
 

@@ -115,14 +115,14 @@ type Site struct {
 
 // API returns the handler of the whole API for a listener.
 func (s *Server) API(at Site) http.Handler {
-	a := &api{Server: s, site: at, rest: http.NewServeMux(), hot: map[string]*verbCall{}, always: map[string]bool{}, scrape: s.metrics.handler(), document: sync.OnceValue(openAPI)}
+	a := &api{Server: s, site: at, rest: http.NewServeMux(), hot: map[string]http.HandlerFunc{}, always: map[string]bool{}, scrape: s.metrics.handler(), document: sync.OnceValue(openAPI)}
 	for _, r := range routes() {
 		a.add(r)
 	}
 	a.rest.HandleFunc("GET "+pagePath, a.page)
 	a.pages = ui.Handler()
 	for _, e := range s.extra {
-		a.rest.HandleFunc(e.pattern, a.gate(e.needs, noParams(func(w http.ResponseWriter, r *http.Request) error {
+		a.rest.HandleFunc(e.pattern, a.gate(e.needs, withQuery(nil, func(w http.ResponseWriter, r *http.Request, _ *query) error {
 			e.ServeHTTP(w, r)
 			return nil
 		})))
@@ -134,7 +134,7 @@ func (s *Server) API(at Site) http.Handler {
 type api struct {
 	*Server
 	site Site
-	hot  map[string]*verbCall // the verbs by path, faster than the mux
+	hot  map[string]http.HandlerFunc // the verbs by path
 	rest *http.ServeMux
 
 	always   map[string]bool // paths that are answered during an overload too
@@ -148,19 +148,17 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		httplimit.Problem(w, http.StatusForbidden, "", reason)
 		return
 	}
-	c := a.hot[r.URL.Path]
-	if c != nil || !a.always[r.URL.Path] && !strings.HasPrefix(r.URL.Path, pagePath) {
+	verb := a.hot[r.URL.Path]
+	if verb != nil || !a.always[r.URL.Path] && !strings.HasPrefix(r.URL.Path, pagePath) {
 		if !a.Enter() {
 			shed(w)
 			return
 		}
 		defer a.Leave()
 	}
-	if c != nil {
+	if verb != nil && r.Method == http.MethodPost {
 		r.Pattern = r.URL.Path // set as the mux sets it, for traces
-		if err := a.call(w, r, c); err != nil {
-			a.fail(w, err)
-		}
+		verb(w, r)
 		return
 	}
 	if r.URL.Path == "/" && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") { // a browser

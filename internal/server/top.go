@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,11 +33,12 @@ type topQuery struct {
 // top answers GET /v1/top with the decisions since the start, by limit, and the busiest
 // and most refused keys of the last minute. If the query has an hour, the answer has that
 // hour's keys from the store; with minutes, the decisions of each of the last minutes.
-func (a *api) top(w http.ResponseWriter, r *http.Request) error {
-	q, err := parseTop(r.URL.RawQuery)
-	if err == nil {
-		err = callerOf(r.Context()).mayName("limit", q.limit)
+func (a *api) top(w http.ResponseWriter, r *http.Request, given *query) error {
+	q := topQuery{cmp.Or(given.n, topKeys), given.limit, given.hour, given.minutes}
+	if q.minutes > 0 && !q.hour.IsZero() {
+		return bad("minutes", "is given together with hour; give one of them")
 	}
+	err := callerOf(r.Context()).mayName("limit", q.limit)
 	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // not checked for an hour, because the limit may have been dropped since
 		err = unknownLimit(q.limit)
 	}
@@ -268,14 +270,4 @@ func (a *api) topOfHour(ctx context.Context, q *topQuery) (*TopHour, error) {
 func only(t bounded.Top, limit string) bounded.Top {
 	t.Keys = slices.DeleteFunc(t.Keys, func(k bounded.Count) bool { return limit != "" && k.Limit != limit })
 	return t
-}
-
-func parseTop(query string) (q topQuery, err error) {
-	q.n = topKeys
-	err = parseQuery(query, sizeParam("n", &q.n, maxTop), limitParam(&q.limit), timeParam("hour", &q.hour), sizeParam("minutes", &q.minutes, minutesKept))
-	q.hour = q.hour.Truncate(time.Hour)
-	if q.minutes > 0 && !q.hour.IsZero() && err == nil {
-		err = bad("minutes", "is given together with hour; give one of them")
-	}
-	return q, err
 }

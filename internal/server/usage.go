@@ -132,17 +132,10 @@ func (u *usageLog) wait(l *store.UsageLine) {
 	u.waiting[name].Add(l)
 }
 
-// usageQuery is the query of GET /v1/limits/{name}/usage.
-type usageQuery struct {
-	key      string
-	others   bool // asks for the keys that were not counted one by one, in place of a key
-	from, to time.Time
-}
-
 // usage answers GET /v1/limits/{name}/usage.
-func (a *api) usage(w http.ResponseWriter, r *http.Request) error {
+func (a *api) usage(w http.ResponseWriter, r *http.Request, q *query) error {
 	name := r.PathValue("name")
-	q, err := parseUsage(r.URL.RawQuery, time.Now())
+	err := q.completeUsage(time.Now())
 	var lines []store.UsageLine
 	if err == nil {
 		lines, err = a.usageOf(r.Context(), name, q)
@@ -153,8 +146,9 @@ func (a *api) usage(w http.ResponseWriter, r *http.Request) error {
 	return answerJSON(w, jsonUsage(name, q, lines))
 }
 
-// usageOf returns the usage of a key. If the limit is not shared, the query must name a key.
-func (s *Server) usageOf(ctx context.Context, limit string, q usageQuery) ([]store.UsageLine, error) {
+// usageOf returns the usage of a key. If the limit is not shared, the query must name a key, or
+// ask for the others: those that were not counted one by one.
+func (s *Server) usageOf(ctx context.Context, limit string, q *query) ([]store.UsageLine, error) {
 	switch def := s.limiter.Limit(limit); {
 	case q.others && q.key != dipwell.Shared:
 		return nil, bad("others", "is given together with key; give one of them")
@@ -167,17 +161,10 @@ func (s *Server) usageOf(ctx context.Context, limit string, q usageQuery) ([]sto
 // usageSince returns the earliest time for which the store keeps usage.
 func usageSince(now time.Time) time.Time { return now.AddDate(0, 0, -31) }
 
-func parseUsage(query string, now time.Time) (q usageQuery, err error) {
-	q.key = dipwell.Shared
-
-	others := param{"others", func(value string) error {
-		if q.others = value == "true"; !q.others {
-			return bad("others", "can only be true")
-		}
-		return nil
-	}}
-	if err = parseQuery(query, keyParam(&q.key), others, timeParam("from", &q.from), timeParam("to", &q.to)); err != nil {
-		return q, err
+// completeUsage sets the defaults of a query of usage, and checks it.
+func (q *query) completeUsage(now time.Time) (err error) {
+	if q.key, err = q.bucket(); err != nil {
+		return err
 	}
 	if q.to.IsZero() {
 		q.to = now.UTC().Truncate(time.Second).Add(time.Second)
@@ -186,9 +173,9 @@ func parseUsage(query string, now time.Time) (q usageQuery, err error) {
 		q.from = usageSince(q.to)
 	}
 	if q.from = q.from.Truncate(time.Hour); q.from.After(q.to) {
-		return q, bad("from", fmt.Sprintf("%s is after to, %s", q.from.Format(time.RFC3339), q.to.Format(time.RFC3339)))
+		return bad("from", fmt.Sprintf("%s is after to, %s", q.from.Format(time.RFC3339), q.to.Format(time.RFC3339)))
 	}
-	return q, nil
+	return nil
 }
 
 // usageJSON is an answer as JSON.
@@ -213,7 +200,7 @@ type usageHour struct {
 	UsageCounts
 }
 
-func jsonUsage(limit string, q usageQuery, lines []store.UsageLine) *usageJSON {
+func jsonUsage(limit string, q *query, lines []store.UsageLine) *usageJSON {
 	key := q.key
 	if key == dipwell.Shared {
 		key = ""

@@ -23,9 +23,13 @@ var (
 )
 
 // wait answers POST /v1/wait: a take that waits for its tokens.
-func (a *api) wait(w http.ResponseWriter, r *http.Request) error {
+func (a *api) wait(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxWait + answerTimeout)) // an error means that w has no deadlines
-	return a.exchange(w, r, ofWait, func(ctx context.Context, x *exchange) error { return a.await(ctx, &x.d, &x.req) }, a.answer)
+	err := a.await(r.Context(), &x.d, &x.req)
+	if err != nil && r.Context().Err() != nil {
+		return nil // the client has gone
+	}
+	return a.answer(w, x, err)
 }
 
 // await takes the tokens of q as soon as they are free, if that is within the call's timeout.
