@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -64,14 +65,10 @@ func unread(w http.ResponseWriter, err error) {
 	}
 }
 
+// statuses are the HTTP statuses of errors whose status is not 500.
+var statuses = map[codes.Code]int{codes.InvalidArgument: http.StatusBadRequest, codes.Unavailable: http.StatusServiceUnavailable}
+
 func problem(w http.ResponseWriter, err error) {
 	st := status.Convert(err)
-	switch st.Code() {
-	case codes.InvalidArgument:
-		httplimit.Problem(w, http.StatusBadRequest, "", st.Message())
-	case codes.Unavailable:
-		httplimit.Problem(w, http.StatusServiceUnavailable, "", st.Message())
-	default:
-		httplimit.Problem(w, http.StatusInternalServerError, "", st.Message())
-	}
+	httplimit.Problem(w, cmp.Or(statuses[st.Code()], http.StatusInternalServerError), "", st.Message())
 }

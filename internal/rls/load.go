@@ -63,20 +63,16 @@ type reader struct {
 
 func (r *reader) dir(path string, depth int) {
 	if depth > maxDepth { // probably a link to a parent directory
-		r.err = errors.Join(r.err, &config.YAMLError{File: path, Reason: fmt.Sprintf("is more than %d directories deep", maxDepth)})
+		r.err = &config.YAMLError{File: path, Reason: fmt.Sprintf("is more than %d directories deep", maxDepth)}
 		return
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		r.err = errors.Join(r.err, fmt.Errorf("rls config: %w", err))
-		return
+		r.err = fmt.Errorf("rls config: %w", err)
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		if r.entry(filepath.Join(path, e.Name()), depth); r.err != nil {
-			return
+		if r.err == nil && !strings.HasPrefix(e.Name(), ".") {
+			r.entry(filepath.Join(path, e.Name()), depth)
 		}
 	}
 }
@@ -84,9 +80,10 @@ func (r *reader) dir(path string, depth int) {
 func (r *reader) entry(path string, depth int) {
 	info, err := os.Stat(path)
 	switch {
-	case err != nil && removed(path): // the file was removed since the directory was listed
 	case err != nil:
-		r.err = fmt.Errorf("rls config: %w", err)
+		if _, gone := os.Lstat(path); !errors.Is(gone, fs.ErrNotExist) { // otherwise removed since the directory was listed
+			r.err = fmt.Errorf("rls config: %w", err)
+		}
 	case info.IsDir():
 		r.dir(path, depth+1)
 	case !info.Mode().IsRegular():
@@ -95,11 +92,6 @@ func (r *reader) entry(path string, depth int) {
 		ext := filepath.Ext(path)
 		r.file(path, ext != ".yaml" && ext != ".yml")
 	}
-}
-
-func removed(path string) bool {
-	_, err := os.Lstat(path)
-	return errors.Is(err, fs.ErrNotExist)
 }
 
 // maxTotal is the most bytes that all files together may have.

@@ -27,16 +27,6 @@ const (
 	maxDepth = 32 // nested descriptors
 )
 
-// Settings that each block may have. The last ones are dipwell's additions.
-var (
-	rootSettings       = []string{"domain", "descriptors", "all_or_nothing", "allow_override"}
-	descriptorSettings = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode",
-		"detailed_metric", "value_to_metric", "share_threshold", "metadata", "allow_override"}
-	limitSettings = []string{"unit", "requests_per_unit", "unlimited", "name", "replaces",
-		"unit_multiplier", "algorithm", "burst", "start", "on_change", "on_store_error", "timeout"}
-	replaceSettings = []string{"name"}
-)
-
 // settingsAnywhere are settings of envoyproxy/ratelimit, which accepts each of them in
 // every block and ignores it where it has no meaning.
 var settingsAnywhere = []string{"domain", "descriptors", "key", "value", "rate_limit", "shadow_mode", "quota_mode", "detailed_metric",
@@ -110,40 +100,55 @@ func (p *parser) note(line int, setting, text string) {
 	p.out.notes = append(p.out.notes, (&config.YAMLError{File: p.file, Line: line, Setting: setting, Reason: text}).Error())
 }
 
-// settings calls f for each setting of a block. A setting that belongs to another block is
-// noted.
-func (p *parser) settings(n *yaml.Node, where string, known []string, f func(name string, v *yaml.Node)) {
-	p.Mapping(n, where, slices.Concat(known, settingsAnywhere), func(name string, v *yaml.Node) {
-		if slices.Contains(known, name) {
-			f(name, v)
+// A setting of a block, and where its value goes: a *string, a *bool or a **yaml.Node, or a
+// function that is called with the name and the value. Nil is for a setting that is ignored.
+type setting struct {
+	name string
+	to   any
+}
+
+// settings reads the settings of a block, and returns their nodes by name. A setting that
+// belongs to another block is noted.
+func (p *parser) settings(n *yaml.Node, where string, known []setting) map[string]*yaml.Node {
+	var names []string
+	for _, s := range known {
+		names = append(names, s.name)
+	}
+	given := map[string]*yaml.Node{}
+	p.Mapping(n, where, slices.Concat(names, settingsAnywhere), func(name string, v *yaml.Node) {
+		i := slices.Index(names, name)
+		if i < 0 {
+			if p.misplaced++; p.misplaced <= maxNotes {
+				p.note(v.Line, where+name, "has no effect here; the settings of this block are "+strings.Join(names, ", "))
+			}
 			return
 		}
-		if p.misplaced++; p.misplaced <= maxNotes {
-			p.note(v.Line, where+name, "has no effect here; the settings of this block are "+strings.Join(known, ", "))
+		given[name] = v
+		switch to := known[i].to.(type) {
+		case *string:
+			*to = p.text(v, where+name)
+		case *bool:
+			*to = p.boolean(v, where+name)
+		case **yaml.Node:
+			*to = v
+		case func(name string, v *yaml.Node):
+			to(name, v)
 		}
 	})
+	return given
 }
 
 func (p *parser) root(n *yaml.Node, file string) {
-	d := &domain{chargeAll: p.ChargeAll, near: p.NearLimit}
+	d := &domain{near: p.NearLimit}
 	d.override = p.AllowOverride
 	var list *yaml.Node
-	p.settings(n, "", rootSettings, func(name string, v *yaml.Node) {
-		switch name {
-		case "domain":
-			d.name = p.text(v, name)
-		case "descriptors":
-			list = v
-		case "all_or_nothing":
-			d.chargeAll = !p.boolean(v, name)
-		case "allow_override":
-			d.override = p.boolean(v, name)
-		}
-	})
+	together := !p.ChargeAll
+	p.settings(n, "", []setting{{"domain", &d.name}, {"descriptors", &list}, {"all_or_nothing", &together}, {"allow_override", &d.override}})
 	if d.name == "" {
 		p.Fail(n, "domain", "is missing or empty")
 		return
 	}
+	d.chargeAll = !together
 	if old := p.out.domains[d.name]; old != nil {
 		if !p.MergeDomains {
 			p.Fail(n, "domain", "%q is also in %s; files with the same domain are merged only with rls_merge_domains", d.name, p.seenIn[d.name])
@@ -178,32 +183,12 @@ func (p *parser) descriptors(parent *node, list *yaml.Node, where string, above 
 func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path) {
 	d := &node{override: above.override}
 	var e entry
-	var limit, list, share *yaml.Node
-	var detailed, shadow, sharing bool
+	var limit, list *yaml.Node
+	var detailed, shadow, quota, sharing bool // shadow and quota both allow requests, and count them
 	before := p.Mistakes()
-	p.settings(n, where+".", descriptorSettings, func(name string, v *yaml.Node) {
-		at := where + "." + name
-		switch name {
-		case "key":
-			e.key = p.text(v, at)
-		case "value":
-			e.value = p.text(v, at)
-		case "rate_limit":
-			limit = v
-		case "descriptors":
-			list = v
-		case "shadow_mode", "quota_mode": // both allow requests, and count them
-			shadow = p.boolean(v, at) || shadow
-		case "detailed_metric":
-			detailed = p.boolean(v, at)
-		case "value_to_metric":
-			d.byValue = p.boolean(v, at)
-		case "share_threshold":
-			sharing, share = p.boolean(v, at), v
-		case "allow_override":
-			d.override = p.boolean(v, at)
-		}
-	})
+	given := p.settings(n, where+".", []setting{{"key", &e.key}, {"value", &e.value}, {"rate_limit", &limit}, {"descriptors", &list},
+		{"shadow_mode", &shadow}, {"quota_mode", &quota}, {"detailed_metric", &detailed}, {"value_to_metric", &d.byValue},
+		{"share_threshold", &sharing}, {"metadata", nil}, {"allow_override", &d.override}})
 	if p.Mistakes() > before {
 		return // mistakes in descriptors below would only repeat this one
 	}
@@ -214,7 +199,7 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 	d.metric = e.composite()
 	starred := strings.Contains(d.metric, "*")
 	if sharing && !starred {
-		p.Fail(share, where+".share_threshold", "is only for values with a *, as in 'value: files/*'")
+		p.Fail(given["share_threshold"], where+".share_threshold", "is only for values with a *, as in 'value: files/*'")
 	}
 	if sharing {
 		d.shared = cmp.Or(e.value, e.key)
@@ -225,7 +210,7 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 	}
 	below := path{above.metric + "." + d.metric, above.depth + 1, above.byValue || d.byValue, d.override}
 	if limit != nil && !config.IsNull(limit) {
-		d.rule = p.rateLimit(limit, where+".rate_limit", shadow)
+		d.rule = p.rateLimit(limit, where+".rate_limit", shadow || quota)
 	}
 	if d.rule != nil {
 		d.rule.metric, d.rule.detailed, d.rule.byValue = below.metric, detailed, below.byValue
@@ -265,12 +250,17 @@ func (p *parser) place(parent, d *node, e entry, starred bool) bool {
 // rateLimit parses a rate_limit. rateLimit returns nil if there are mistakes.
 func (p *parser) rateLimit(n *yaml.Node, where string, shadow bool) *rule {
 	before := p.Mistakes()
-	b := limitBlock{parser: p, where: where, multiplier: 1, values: map[string]*yaml.Node{}}
+	b := limitBlock{parser: p, where: where, multiplier: 1}
 	b.limit.Algorithm, b.limit.Name = dipwell.FixedWindow, "x"
 	if shadow {
 		b.limit.Mode = dipwell.Shadow
 	}
-	p.settings(n, where+".", limitSettings, b.set)
+	known := []setting{{"unit", b.readUnit}, {"requests_per_unit", b.readNumber}, {"unlimited", &b.r.unlimited}, {"name", &b.r.name},
+		{"replaces", b.readReplaces}, {"unit_multiplier", b.readNumber}}
+	for _, name := range [...]string{"algorithm", "burst", "start", "on_change", "on_store_error", "timeout"} { // dipwell's additions
+		known = append(known, setting{name, b.set})
+	}
+	b.values = p.settings(n, where+".", known)
 	if p.Mistakes() > before {
 		return nil
 	}
@@ -301,49 +291,41 @@ type limitBlock struct {
 	r          rule
 }
 
+// set sets a setting that envoyproxy/ratelimit does not have.
 func (b *limitBlock) set(name string, v *yaml.Node) {
-	at := b.where + "." + name
-	b.values[name] = v
-	switch name {
-	case "unit":
-		b.unit = b.readUnit(v, at)
-	case "requests_per_unit":
-		b.requests = b.number(v, at, 0, math.MaxUint32)
-	case "unit_multiplier":
-		b.multiplier = b.number(v, at, 1, math.MaxUint32)
-	case "unlimited":
-		b.r.unlimited = b.boolean(v, at)
-	case "name":
-		b.r.name = b.text(v, at)
-	case "replaces":
-		b.readReplaces(v, at)
-	default:
-		if text := b.text(v, at); text != "" {
-			if err := b.limit.Set(name, text); err != nil {
-				b.failLimit(v, err)
-			}
+	if text := b.text(v, b.where+"."+name); text != "" {
+		if err := b.limit.Set(name, text); err != nil {
+			b.failLimit(v, err)
 		}
 	}
 }
 
-var units = []string{"second", "minute", "hour", "day", "week", "month", "year"}
-
-func (b *limitBlock) readUnit(v *yaml.Node, at string) pb.RateLimitResponse_RateLimit_Unit {
-	text := b.text(v, at)
-	u := pb.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(text)]
-	if u == 0 && text != "" && !strings.EqualFold(text, "unknown") {
-		b.Fail(v, at, "%q is not one of %s%s", text, strings.Join(units, ", "), texts.Nearest(strings.ToLower(text), units))
+func (b *limitBlock) readNumber(name string, v *yaml.Node) {
+	to, least := &b.requests, int64(0)
+	if name == "unit_multiplier" {
+		to, least = &b.multiplier, 1
 	}
-	return pb.RateLimitResponse_RateLimit_Unit(u)
+	*to = b.number(v, b.where+"."+name, least, math.MaxUint32)
 }
 
-func (b *limitBlock) readReplaces(v *yaml.Node, at string) {
+var units = []string{"second", "minute", "hour", "day", "week", "month", "year"}
+
+func (b *limitBlock) readUnit(name string, v *yaml.Node) {
+	at := b.where + "." + name
+	text := b.text(v, at)
+	b.unit = pb.RateLimitResponse_RateLimit_Unit(pb.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(text)])
+	if b.unit == 0 && text != "" && !strings.EqualFold(text, "unknown") {
+		b.Fail(v, at, "%q is not one of %s%s", text, strings.Join(units, ", "), texts.Nearest(strings.ToLower(text), units))
+	}
+}
+
+func (b *limitBlock) readReplaces(name string, v *yaml.Node) {
 	if config.IsNull(v) {
 		return
 	}
-	b.List(v, at, ", each '- name: ...'", func(where string, item *yaml.Node) {
+	b.List(v, b.where+"."+name, ", each '- name: ...'", func(where string, item *yaml.Node) {
 		name := ""
-		b.settings(item, where+".", replaceSettings, func(_ string, v *yaml.Node) { name = b.text(v, where+".name") })
+		b.settings(item, where+".", []setting{{"name", &name}})
 		if name == "" {
 			b.Fail(item, where+".name", "is missing or empty")
 		}
