@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -28,6 +29,7 @@ type errorClass struct {
 var errorClasses = []errorClass{
 	{errStopping, http.StatusServiceUnavailable, "", codes.Unavailable, false},
 	{dipwell.ErrUnknownLimit, http.StatusNotFound, "limit", codes.NotFound, false},
+	{store.ErrUnknownPlan, http.StatusNotFound, "plan", codes.NotFound, false},
 	{dipwell.ErrReservation, http.StatusConflict, "reservation", codes.FailedPrecondition, false},
 	{errNoOverride, http.StatusNotFound, "key", codes.NotFound, false},
 	{dipwell.ErrUnknownHold, http.StatusNotFound, "hold", codes.NotFound, false},
@@ -45,19 +47,16 @@ var errorClasses = []errorClass{
 
 // class returns the class of an error, and the text to send.
 func (s *Server) class(err error) (errorClass, string) {
-	if f, ok := errors.AsType[*dipwell.FieldError](err); ok {
-		c := errorClass{status: http.StatusBadRequest, field: f.Field, code: codes.InvalidArgument}
-		if errors.Is(err, store.ErrUnknownPlan) || errors.Is(err, dipwell.ErrUnknownLimit) {
-			c.status, c.code = http.StatusNotFound, codes.NotFound
-		}
-		return c, err.Error()
-	}
 	class := errorClass{dipwell.ErrStore, http.StatusServiceUnavailable, "", codes.Unavailable, true}
-	for _, c := range errorClasses {
-		if errors.Is(err, c.of) {
-			class = c
-			break
-		}
+	f, isField := errors.AsType[*dipwell.FieldError](err)
+	if isField {
+		class = errorClass{status: http.StatusBadRequest, code: codes.InvalidArgument}
+	}
+	if i := slices.IndexFunc(errorClasses, func(c errorClass) bool { return errors.Is(err, c.of) }); i >= 0 {
+		class = errorClasses[i]
+	}
+	if isField {
+		class.field = f.Field
 	}
 	if class.short && !s.tells {
 		err = class.of
@@ -71,7 +70,7 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 		a.deny(w, d, "")
 		return
 	}
-	if errors.Is(err, errWaiters) || errors.Is(err, errReadies) {
+	if errors.Is(err, errShed) {
 		shed(w)
 		return
 	}
@@ -84,10 +83,7 @@ func (s *Server) grpcError(err error) error {
 	if d, ok := errors.AsType[*denial](err); ok {
 		return s.denied(d, "")
 	}
-	switch {
-	case errors.Is(err, errWaiters), errors.Is(err, errReadies):
-		return ErrShed
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, dipwell.ErrStore):
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, dipwell.ErrStore) {
 		return status.FromContextError(err).Err()
 	}
 	c, detail := s.class(inMessage(err))

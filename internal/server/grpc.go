@@ -129,32 +129,32 @@ type verbs struct {
 	*api
 }
 
-func (v *verbs) Take(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	return v.decide(ctx, store.VerbTake, c)
+type (
+	call   = dipwellv1.Call
+	answer = dipwellv1.Decision
+)
+
+func (v *verbs) Take(ctx context.Context, c *call) (*answer, error) {
+	return v.do(ctx, store.VerbTake, c)
+}
+func (v *verbs) Check(ctx context.Context, c *call) (*answer, error) {
+	return v.do(ctx, store.VerbCheck, c)
+}
+func (v *verbs) Reserve(ctx context.Context, c *call) (*answer, error) {
+	return v.do(ctx, store.VerbReserve, c)
+}
+func (v *verbs) Charge(ctx context.Context, c *call) (*answer, error) {
+	return v.do(ctx, store.VerbCharge, c)
+}
+func (v *verbs) Refund(ctx context.Context, c *call) (*answer, error) {
+	return v.do(ctx, store.VerbRefund, c)
+}
+func (v *verbs) Reset(ctx context.Context, c *call) (*answer, error) {
+	return v.do(ctx, store.VerbReset, c)
 }
 
-func (v *verbs) Check(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	return v.decide(ctx, store.VerbCheck, c)
-}
-
-func (v *verbs) TakeUpTo(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	return v.decide(ctx, store.VerbTakeUpTo, c)
-}
-
-func (v *verbs) Reserve(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	return v.decide(ctx, store.VerbReserve, c)
-}
-
-func (v *verbs) Charge(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	return v.decide(ctx, store.VerbCharge, c)
-}
-
-func (v *verbs) Refund(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	return v.decide(ctx, store.VerbRefund, c)
-}
-
-func (v *verbs) Reset(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	return v.decide(ctx, store.VerbReset, c)
+func (v *verbs) TakeUpTo(ctx context.Context, c *call) (*answer, error) {
+	return v.do(ctx, store.VerbTakeUpTo, c)
 }
 
 func (v *verbs) Cancel(ctx context.Context, c *dipwellv1.CancelRequest) (*dipwellv1.CancelResponse, error) {
@@ -166,7 +166,7 @@ func (v *verbs) Cancel(ctx context.Context, c *dipwellv1.CancelRequest) (*dipwel
 	return &dipwellv1.CancelResponse{}, err
 }
 
-func (v *verbs) decide(ctx context.Context, verb store.Verb, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
+func (v *verbs) do(ctx context.Context, verb store.Verb, c *call) (*answer, error) {
 	return decision(func(d *dipwell.Decision) error {
 		q, err := callOf(ctx, membersOf(verb), &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
 		if err != nil {

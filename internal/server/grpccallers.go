@@ -45,10 +45,8 @@ type grpcAPI struct {
 // sheds the call if too many have begun and are not answered, and ends it if it takes too
 // long.
 func (s *Server) begin(ctx context.Context, of *tap.Info) (context.Context, error) {
-	if s.streams.Add(1) > int64(s.live.Load().MaxInFlight)+maxWatches {
-		s.streams.Add(-1)
-		s.metrics.shed.Add(1)
-		return nil, ErrShed
+	if !s.enter(&s.streams, int64(s.live.Load().MaxInFlight)+maxWatches) {
+		return nil, errShed
 	}
 	most := answerTimeout
 	switch {
@@ -72,7 +70,7 @@ func (a *grpcAPI) call(ctx context.Context, message any, of *grpc.UnaryServerInf
 		return nil, err
 	case needs == Anybody: // answered during an overload too
 	case !a.Enter():
-		return nil, ErrShed
+		return nil, errShed
 	default:
 		defer a.Leave()
 	}

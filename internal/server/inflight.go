@@ -26,26 +26,29 @@ type inFlight struct {
 
 // Enter begins a call, which Leave ends. Enter returns false if there are
 // MaxInFlight calls; do not call Leave then.
-func (s *Server) Enter() bool {
-	if s.inFlight.n.Add(1) <= int64(s.live.Load().MaxInFlight) {
-		return true
-	}
-	s.inFlight.n.Add(-1)
-	s.metrics.shed.Add(1)
-	return false
-}
+func (s *Server) Enter() bool { return s.enter(&s.inFlight.n, int64(s.live.Load().MaxInFlight)) }
 
 // Leave ends a call for which Enter returned true.
 func (s *Server) Leave() { s.inFlight.n.Add(-1) }
 
-// shed answers a call for which Enter returned false.
+// enter adds a call to the n in flight, unless there are most of them: then it sheds the call.
+func (s *Server) enter(n *atomic.Int64, most int64) bool {
+	if n.Add(1) <= most {
+		return true
+	}
+	n.Add(-1)
+	s.metrics.shed.Add(1)
+	return false
+}
+
+// shed answers a call that is shed.
 func shed(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	httplimit.Problem(w, http.StatusServiceUnavailable, "", "too many calls are in flight")
 }
 
-// ErrShed is the gRPC status of a call for which Enter returned false.
-var ErrShed = shedStatus()
+// errShed is the error, and the gRPC status, of a call that is shed.
+var errShed = shedStatus()
 
 func shedStatus() error {
 	st := status.New(codes.Unavailable, "too many calls are in flight")

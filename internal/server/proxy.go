@@ -105,7 +105,7 @@ func (p *Proxy) wait(ctx context.Context, wait func(ctx context.Context) error) 
 // failed answers a request that could not be decided, or that could not wait. failed
 // counts requests without a key; other errors are already counted by Observe.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, errWaiters) {
+	if errors.Is(err, errShed) {
 		shed(w)
 		return
 	}

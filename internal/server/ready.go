@@ -16,8 +16,6 @@ import (
 // coalesce.
 const maxReadies = 8
 
-var errReadies = errors.New("too many calls of ready")
-
 // ready answers POST /v1/ready: for which keys a take would be allowed now.
 func (a *api) ready(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	keys, err := a.readyKeys(r.Context(), &x.req)
@@ -27,13 +25,13 @@ func (a *api) ready(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	return answerJSON(w, map[string][]string{"keys": append([]string{}, keys...)})
 }
 
-// readyKeys returns errReadies if too many such calls are being decided.
+// readyKeys returns the keys of q that are ready, or errShed if too many such calls are being
+// decided.
 func (s *Server) readyKeys(ctx context.Context, q *request) ([]string, error) {
-	defer s.readies.Add(-1)
-	if s.readies.Add(1) > maxReadies {
-		s.metrics.shed.Add(1)
-		return nil, errReadies
+	if !s.enter(&s.readies, maxReadies) {
+		return nil, errShed
 	}
+	defer s.readies.Add(-1)
 	keys, err := s.limiter.Ready(ctx, q.take, q.keys)
 	if errors.Is(err, dipwell.ErrStore) {
 		s.metrics.storeErrors.Add(1)

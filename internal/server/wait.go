@@ -18,7 +18,6 @@ const (
 
 var (
 	errStopping = errors.New("the service is stopping; nothing was taken")
-	errWaiters  = errors.New("too many calls wait")
 	errWait     = bad("timeout", "must be from 1ms to 10m")
 )
 
@@ -46,7 +45,7 @@ func (s *Server) await(ctx context.Context, d *dipwell.Decision, q *request) err
 		takes = []dipwell.Take{q.take}
 	}
 	err := s.waiting(ctx, func(ctx context.Context) error { return s.limiter.DoWait(ctx, d, takes, timeout) })
-	if errors.Is(err, errWaiters) {
+	if errors.Is(err, errShed) {
 		return err
 	}
 	s.metrics.counted(d, err, usesTokens)
@@ -54,13 +53,11 @@ func (s *Server) await(ctx context.Context, d *dipwell.Decision, q *request) err
 }
 
 // waiting calls wait, a function that may take long. Half of MaxInFlight calls may wait, so
-// that there is room for others; a further one is shed, with errWaiters. The wait ends when
+// that there is room for others; a further one is shed, with errShed. The wait ends when
 // the server stops, with errStopping.
 func (s *Server) waiting(ctx context.Context, wait func(ctx context.Context) error) error {
-	if s.waiters.Add(1) > max(1, int64(s.live.Load().MaxInFlight)/2) {
-		s.waiters.Add(-1)
-		s.metrics.shed.Add(1)
-		return errWaiters
+	if !s.enter(&s.waiters, max(1, int64(s.live.Load().MaxInFlight)/2)) {
+		return errShed
 	}
 	defer s.waiters.Add(-1)
 	within, cancel := context.WithCancel(ctx)
