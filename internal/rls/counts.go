@@ -84,9 +84,6 @@ func (n *node) each(f func(*rule)) {
 	for _, next := range n.exact {
 		next.each(f)
 	}
-	for _, next := range n.any {
-		next.each(f)
-	}
 	for _, w := range n.wild {
 		w.each(f)
 	}

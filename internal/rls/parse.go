@@ -221,29 +221,20 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 // place adds a node to its parent. place returns false if the parent already has a node
 // with the same entry.
 func (p *parser) place(parent, d *node, e entry, starred bool) bool {
-	switch {
-	case starred:
+	if starred {
 		if slices.ContainsFunc(parent.wild, func(w wildcard) bool { return w.entry == e }) {
 			return false
 		}
 		parent.wild = append(parent.wild, newWildcard(e, d))
-	case e.value != "":
-		if parent.exact[e] != nil {
-			return false
-		}
-		if parent.exact == nil {
-			parent.exact = map[entry]*node{}
-		}
-		parent.exact[e] = d
-	default:
-		if parent.any[e.key] != nil {
-			return false
-		}
-		if parent.any == nil {
-			parent.any = map[string]*node{}
-		}
-		parent.any[e.key] = d
+		return true
 	}
+	if parent.exact[e] != nil {
+		return false
+	}
+	if parent.exact == nil {
+		parent.exact = map[entry]*node{}
+	}
+	parent.exact[e] = d
 	return true
 }
 

@@ -328,12 +328,12 @@ func (s *Service) redefined(ctx context.Context, err error, asks ...*ask) bool {
 	return true
 }
 
-// decideEach decides every descriptor separately, in order.
+// decideEach decides every descriptor that has no decision separately, in order.
 func (s *Service) decideEach(ctx context.Context, d *domain, asks []ask) error {
 	ds := make([]dipwell.Decision, len(asks))
 	for i := range asks {
 		a := &asks[i]
-		if !a.limited() {
+		if !a.limited() || a.d != nil {
 			continue
 		}
 		a.d = &ds[i]
@@ -345,22 +345,25 @@ func (s *Service) decideEach(ctx context.Context, d *domain, asks []ask) error {
 }
 
 // decideAll decides all descriptors at once, all or nothing. Refunds follow if all
-// are granted.
+// are granted; otherwise decideAll only checks their limits.
 func (s *Service) decideAll(ctx context.Context, d *domain, asks []ask) error {
 	takes := make([]dipwell.Take, 0, store.MaxTakes)
 	of := make([]*ask, 0, store.MaxTakes)
+	var refunds []*ask
 	for i := range asks {
-		if a := &asks[i]; a.limited() && !a.refund {
-			takes = append(takes, s.take(a))
-			of = append(of, a)
+		switch a := &asks[i]; {
+		case !a.limited():
+		case a.refund:
+			refunds = append(refunds, a)
+		default:
+			takes, of = append(takes, s.take(a)), append(of, a)
 		}
 	}
 	if len(takes) > store.MaxTakes {
 		return &dipwell.FieldError{Field: "descriptors", Reason: fmt.Sprintf("%d of them have a limit; at most %d, all or nothing", len(takes), store.MaxTakes)}
 	}
-	allowed := true
+	all := dipwell.Decision{Allowed: true}
 	if len(takes) > 0 {
-		var all dipwell.Decision
 		start := time.Now()
 		err := s.limiter.DoAll(ctx, &all, store.VerbTake, takes)
 		if err != nil && s.redefined(ctx, err, of...) {
@@ -373,27 +376,16 @@ func (s *Service) decideAll(ctx context.Context, d *domain, asks []ask) error {
 		for i, a := range of {
 			a.d = &all.Limits[i]
 		}
-		allowed = all.Allowed
 	}
-	return s.refunds(ctx, d, asks, allowed)
-}
-
-// refunds decides the refunds. If allowed is false, it only checks their limits.
-func (s *Service) refunds(ctx context.Context, d *domain, asks []ask, allowed bool) error {
-	for i := range asks {
-		a := &asks[i]
-		if !a.limited() || !a.refund {
-			continue
-		}
-		if !allowed {
+	if refunds == nil {
+		return nil
+	}
+	for _, a := range refunds {
+		if !all.Allowed {
 			a.hits, a.refund = 0, false // a check
 		}
-		a.d = new(dipwell.Decision)
-		if err := s.decide(ctx, d, a); err != nil {
-			return in(err, i)
-		}
 	}
-	return nil
+	return s.decideEach(ctx, d, asks)
 }
 
 // fail returns the status of an error. The text of a store's error is not sent,

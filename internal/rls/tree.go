@@ -34,14 +34,13 @@ type domain struct {
 
 // A node is a descriptor of the configuration.
 type node struct {
-	exact    map[entry]*node
-	wild     []wildcard // wildcards in the order of the file
-	any      map[string]*node
-	rule     *rule  // nil if the descriptor has no rate_limit
-	shared   string // with share_threshold: the text that keys have in place of the value
-	metric   string // name in metrics, without the domain
-	byValue  bool   // value_to_metric
-	override bool   // a request may bring its own limit for this descriptor
+	exact    map[entry]*node // an entry without a value is for any value
+	wild     []wildcard      // wildcards in the order of the file
+	rule     *rule           // nil if the descriptor has no rate_limit
+	shared   string          // with share_threshold: the text that keys have in place of the value
+	metric   string          // name in metrics, without the domain
+	byValue  bool            // value_to_metric
+	override bool            // a request may bring its own limit for this descriptor
 }
 
 type entry struct{ key, value string }
@@ -115,7 +114,7 @@ type rule struct {
 
 // find returns the child of n for an entry, and whether it is a wildcard.
 func (n *node) find(key, value string) (next *node, wild bool) {
-	if next = n.exact[entry{key, value}]; next != nil {
+	if next = n.exact[entry{key, value}]; next != nil && value != "" {
 		return next, false
 	}
 	for i := range n.wild {
@@ -123,7 +122,7 @@ func (n *node) find(key, value string) (next *node, wild bool) {
 			return w.node, true
 		}
 	}
-	return n.any[key], false
+	return n.exact[entry{key, ""}], false
 }
 
 // walk calls each for the entries of a descriptor and the nodes that they match, of which
