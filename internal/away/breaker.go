@@ -163,15 +163,13 @@ func (s *Breaker) Apply(ctx context.Context, b *store.Batch) error {
 	}
 	err := s.inner.Apply(ctx, b)
 	s.recordNoSpace(b)
-	switch outcomeOf(err, b) {
+	switch outcome, why := outcomeOf(err, b); outcome {
 	case answered:
 		if s.failures.Load() != 0 {
 			s.reset()
 		}
 	case unanswered:
-		if why := lostError(err, b); why != nil {
-			s.lost.Store(&why)
-		}
+		s.lost.Store(&why)
 		if s.failures.Add(1) >= int64(s.Failures) {
 			s.startProbe(b)
 		}
@@ -220,29 +218,21 @@ const (
 	unanswered                // the store did not answer
 )
 
-// outcomeOf returns the outcome of a batch: answered if any of its groups was answered.
-func outcomeOf(err error, b *store.Batch) outcome {
+// outcomeOf returns the outcome of a batch, answered if any of its groups was answered, and the
+// error of a group that was not answered.
+func outcomeOf(err error, b *store.Batch) (o outcome, why error) {
 	if err != nil {
-		return outcomeOfError(err)
+		return outcomeOfError(err), err
 	}
-	o := unclear
 	for i := range b.Groups {
-		switch outcomeOfError(b.Groups[i].Err) {
+		switch err := b.Groups[i].Err; outcomeOfError(err) {
 		case answered:
-			return answered
+			return answered, nil
 		case unanswered:
-			o = unanswered
+			o, why = unanswered, err
 		}
 	}
-	return o
-}
-
-// lostError returns an error of a batch that was not answered.
-func lostError(err error, b *store.Batch) error {
-	for i := 0; err == nil && i < len(b.Groups); i++ {
-		err = b.Groups[i].Err
-	}
-	return err
+	return o, why
 }
 
 func outcomeOfError(err error) outcome {
