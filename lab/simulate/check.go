@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -363,7 +362,7 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 		}
 		b.level.atMost, b.level.delayed = true, append(b.level.delayed, gr)
 		if g.Reserved && op.Def.Override == nil && op.Granted <= op.Def.Burst {
-			b.level.waits = append(b.level.waits, wait{gr, n.time() + op.Delay})
+			b.level.waits = append(b.level.waits, gr)
 		}
 	}
 	n.w.tracef("%v at %.6f s: %d of %s %q for process %d, from %.6f s on", n, float64(n.time()-epoch)/1e6, gr.tokens, op.Def.Name, op.Key, m.c.p.id, float64(gr.at-epoch)/1e6)
@@ -510,10 +509,8 @@ func (n *node) checkError(g *store.Group) {
 	case g.Settles() && g.Hold.Verb == store.SettleHold && errors.Is(g.Err, store.ErrUnknownHold),
 		g.Settles() && g.Hold.Verb == store.SettleHold && errors.Is(g.Err, store.ErrHoldConflict) && (!r.settled || slices.Equal(r.costs, g.Hold.Costs)):
 		n.w.fail("hold", "hold %s cannot be settled to %v: %v", g.Hold.ID, g.Hold.Costs, g.Err)
-	case g.Settles() && g.Hold.Verb == store.ExtendHold && !r.settled && now < r.expires && !reset:
-		n.w.fail("hold", "hold %s, which expires in %d µs, cannot be extended: %v", g.Hold.ID, r.expires-now, g.Err)
-	case g.Hold != nil && g.Hold.Verb == store.MakeHold && !r.settled && now < r.expires && !reset:
-		n.w.fail("hold", "hold %s, which expires in %d µs, is not repeated: %v", g.Hold.ID, r.expires-now, g.Err)
+	case g.Hold != nil && g.Hold.Verb != store.SettleHold && !r.settled && now < r.expires && !reset:
+		n.w.fail("hold", "hold %s, which expires in %d µs, can be neither repeated nor extended: %v", g.Hold.ID, r.expires-now, g.Err)
 	}
 }
 
@@ -524,16 +521,14 @@ func (n *node) checkDefinition(op *store.Op, was *look, b *book) {
 	d, kind := op.Def, b.level.over.at(t)
 	o := b.level.over.of(kind)
 	n.layers(&b.level.over, o)
+	blocked := o != nil && o.block
 	switch {
-	case o == nil != (d.Override == nil) || o != nil && kind != d.Override.Kind():
-		n.w.fail("override", "%s of %s %q at %d: decided by the override %+v; want %s %+v", op.Verb, d.Name, op.Key, t, d.Override, kind, o)
-	case d.Override != nil && o.block && (d.Mode != store.Blocked || op.Allowed):
+	case o == nil != (d.Override == nil) || o != nil && kind != d.Override.Kind(),
+		o != nil && !blocked && (o.plan != "" && d.Plan != o.plan || o.plan == "" && (d.Rate != o.rate || d.Burst != o.burst)):
+		n.w.fail("override", "%s of %s %q at %d: decided by %s, %d a period and burst %d, under %+v; want %s %+v", op.Verb, d.Name, op.Key, t, d.Plan, d.Rate, d.Burst, d.Override, kind, o)
+	case blocked && (d.Mode != store.Blocked || op.Allowed):
 		n.w.fail("block", "%s %d of %s %q at %d: decided by %s %v, although the key is blocked until %d", op.Verb, op.Cost, d.Name, op.Key, t, d.Mode, op.Allowed, o.until)
-	case d.Override != nil && o.block:
-	case d.Override != nil && o.plan != "" && d.Plan != o.plan,
-		d.Override != nil && o.plan == "" && (d.Rate != o.rate || d.Burst != o.burst):
-		n.w.fail("override", "%s of %s %q: decided by %s, %d a period and burst %d; want %+v", op.Verb, d.Name, op.Key, d.Plan, d.Rate, d.Burst, *o)
-	case d.Override == nil && op.Verb != store.VerbCharge && d.Plan != was.asked.Plan:
+	case o == nil && op.Verb != store.VerbCharge && d.Plan != was.asked.Plan:
 		n.w.fail("override", "%s of %s %q: decided by the plan %q; want %q", op.Verb, d.Name, op.Key, d.Plan, was.asked.Plan)
 	}
 }
@@ -738,21 +733,11 @@ func (n *node) compare(k at, bound *bound, b *book, grants []*grant) {
 		}
 		total += g.tokens
 		if over := total*scale - earned - least - max(bound.burst, b.reserved)*scale - bound.rate*bound.late; over > 0 {
-			n.w.fail("promise", "%s %q: from %.6f to %.6f s %d tokens too many were granted (burst %d, %d per %d µs): %v", k.limit, k.key,
-				float64(from-epoch)/1e6, float64(g.at-epoch)/1e6, (over+scale-1)/scale, bound.burst, bound.rate, bound.period, between(grants, from, g.at))
+			n.w.fail("promise", "%s %q: from %.6f to %.6f s %d tokens too many were granted (burst %d, %d per %d µs)", k.limit, k.key,
+				float64(from-epoch)/1e6, float64(g.at-epoch)/1e6, (over+scale-1)/scale, bound.burst, bound.rate, bound.period)
 			return
 		}
 	}
-}
-
-// between lists the grants of an interval in words.
-func between(grants []*grant, from, to int64) (list []string) {
-	for _, g := range grants {
-		if g.at >= from && g.at <= to {
-			list = append(list, fmt.Sprintf("%d at %.6f s", g.tokens, float64(g.at-epoch)/1e6))
-		}
-	}
-	return list
 }
 
 func compare(a, b at) int {

@@ -34,7 +34,7 @@ func (c *client) begin() {
 	for _, d := range c.node.reg.All() {
 		c.defs[d.Name] = d
 	}
-	c.store = link{c}
+	c.store = link{c: c}
 	c.opened = 0
 	if p.w.coalesces {
 		c.coalesced()

@@ -145,7 +145,11 @@ func newHistory(seed uint64, n int, only []string) history {
 	if h.far {
 		h.way = 20_000 + int64(seed%7)*5_000
 	}
-	for range h.processes + h.stores() {
+	clocks := h.processes + 1 // those of the processes and of the stores
+	if h.regional {
+		clocks++
+	}
+	for range clocks {
 		if d := r.Int64N(1001) - 500; active["drift"] {
 			h.drifts = append(h.drifts, d)
 		} else {
@@ -192,7 +196,7 @@ func (h *history) drawLimits(r *rand.Rand) {
 	}
 	h.drawn = len(h.limits)
 	if h.regional {
-		h.limits = append(h.limits, h.customer(&hot))
+		h.limits = append(h.limits, store.Limit{Name: "customer", Rate: hot.Rate / int64(1+h.seed/8%3), Period: time.Second, Burst: hot.Burst / int64(1+h.seed/24%4)})
 	}
 	h.addLimits()
 	h.bounds = map[string]*bound{}

@@ -35,7 +35,7 @@ type level struct {
 	rounding int64    // parts by which the row may have more in use
 	held     []*grant // live holds
 	gaveBack bool     // a hold has expired since a reservation was made
-	waits    []wait
+	waits    []*grant // reservations that wait for their tokens
 	delayed  []*grant // reservations that waited when the row was last written
 }
 
@@ -175,59 +175,59 @@ func (o overrides) plan(kind store.OverrideKind) string {
 // drain returns the parts that come back from one time to another if the row is first
 // under u, and the definition that it is under at the end.
 func (l *level) drain(u under, from, to int64) (parts int64, end under) {
-	r := l.rates
-	pass := func(until int64) {
-		if until = min(until, to); until > from {
-			parts += l.between(u, from, until)
-			from = until
+	for {
+		next, more := to, u.version < len(l.rates.versions)-1
+		if more {
+			next = l.rates.versions[u.version+1].since
 		}
-	}
-	ends := func() bool {
 		o := l.over.of(u.override)
-		return u.override != 0 && (o == nil || o.until != 0 && o.until <= l.n.time())
-	}
-	leave := func() {
-		if o := l.over.of(u.override); o != nil {
-			pass(o.until)
+		ends := u.override != 0 && (o == nil && !more || o != nil && o.until != 0 && o.until <= l.n.time() && (!more || o.until <= next))
+		if ends && o != nil {
+			next = o.until
 		}
-		if u.override = 0; l.over.standing != nil {
+		if next = min(next, to); next > from && (o != nil || !ends) {
+			parts += l.between(u, from, next)
+			from = next
+		}
+		switch {
+		case ends && l.over.standing != nil:
 			u.override = store.StandingOverride
+		case ends:
+			u.override = 0
+		case more:
+			u.version++
+		default:
+			return parts, u
 		}
 	}
-	for u.version < len(r.versions)-1 {
-		next := r.versions[u.version+1].since
-		if o := l.over.of(u.override); ends() && o != nil && o.until <= next {
-			leave()
-			continue
+}
+
+// rate returns the rate of a row under u, and whether it is the same in all versions, so
+// that there is nothing to convert when a version begins.
+func (l *level) rate(u under) (rate int64, fixed bool) {
+	set := func(plan string, numbers int64) {
+		if n := cmp.Or(l.rates.plans[plan], numbers); n > 0 {
+			rate, fixed = n, true
 		}
-		pass(next)
-		u.version++
 	}
-	if ends() {
-		leave()
+	rate = l.rates.versions[u.version].rate
+	o, standing := l.over.of(u.override), l.over.standing
+	if o == nil {
+		set(u.plan, 0)
+		return rate, fixed
 	}
-	pass(to)
-	return parts, u
+	if standing != nil && o.plan == "" {
+		set(standing.plan, standing.rate)
+	}
+	set(o.plan, o.rate)
+	return rate, fixed
 }
 
 // between returns the parts that come back between two times under one definition.
 func (l *level) between(u under, from, to int64) int64 {
-	r := l.rates
-	rate := r.versions[u.version].rate
-	plan, o := u.plan, l.over.of(u.override)
-	if o != nil {
-		if plan = l.over.plan(u.override); o.plan == "" && l.over.standing != nil {
-			rate = cmp.Or(l.over.standing.rate, rate)
-		}
-	}
-	if n := r.plans[plan]; n > 0 {
-		rate = n
-	}
-	if o != nil && o.plan == "" {
-		rate = cmp.Or(o.rate, rate)
-	}
-	if r.period > 0 {
-		return rate * (floor(to-l.begin, r.period) - floor(from-l.begin, r.period))
+	rate, _ := l.rate(u)
+	if p := l.rates.period; p > 0 {
+		return rate * (floor(to-l.begin, p) - floor(from-l.begin, p))
 	}
 	return rate * (to - from)
 }
@@ -257,26 +257,10 @@ func (l *level) instant(now int64) int64 {
 		return now
 	}
 	now = max(now, l.ts)
-	if last := len(r.versions) - 1; l.under.version < last && !l.isFixed() {
-		now = max(now, r.versions[last].since)
+	if _, fixed := l.rate(l.under); !fixed && l.under.version < len(r.versions)-1 {
+		now = max(now, r.versions[len(r.versions)-1].since)
 	}
 	return now
-}
-
-// isFixed reports whether the row is under a plan or an override that has the same rate
-// in all versions, so that there is nothing to convert.
-func (l *level) isFixed() bool {
-	plan, o := l.under.plan, l.over.of(l.under.override)
-	if o != nil && o.block {
-		o = l.over.standing
-	}
-	if o != nil {
-		if o.plan == "" {
-			return true
-		}
-		plan = o.plan
-	}
-	return l.rates.plans[plan] > 0
 }
 
 func (l *level) isEmpty() bool { return l.before == 0 && len(l.list) == 0 && !l.hasRow }
@@ -386,12 +370,6 @@ func (l *level) clear() {
 	*l = level{n: l.n, k: l.k, rates: l.rates, off: l.rates.sliding, over: l.over, held: l.held, gaveBack: l.gaveBack, delayed: l.delayed, list: l.list[:0]}
 }
 
-// A wait is a reservation that waits.
-type wait struct {
-	grant *grant
-	due   int64
-}
-
 // checkLevel compares the row of a key with its level. row is what the store has.
 func (n *node) checkLevel(k at, why string) {
 	l := n.book(k.limit, k.key).level
@@ -417,7 +395,7 @@ func (n *node) checkLevel(k at, why string) {
 	case used > want+l.slack(l.instant(now)) && !l.atMost:
 		n.w.fail("level", "%s of %s %q: %d parts are in use, more than the %d that were taken and not given back", why, k.limit, k.key, used, want)
 	}
-	l.waits = slices.DeleteFunc(l.waits, func(w wait) bool { return w.grant.tokens == 0 || w.due <= now })
+	l.waits = slices.DeleteFunc(l.waits, func(g *grant) bool { return g.tokens == 0 || g.told <= now })
 	if r := n.rates[k.limit]; r.period > 0 || l.under.version < len(r.versions)-1 {
 		l.waits = nil // the time was computed with another rate
 	} else if len(l.waits) > 0 {
@@ -429,9 +407,9 @@ func (n *node) checkLevel(k at, why string) {
 // as possible are taken just before one is due, those and its own still fit.
 func (n *node) checkWaits(k at, l *level, row store.State, records []store.Record) {
 	rate := l.between(l.under, 0, 1) // parts that come back in the µs to which due is rounded up
-	for _, w := range l.waits {
-		if used := n.used(k, row, records, w.due); used < w.grant.tokens*1e6-rate {
-			n.w.fail("wait", "%s %q: of the %d tokens that are reserved for %.6f s only %d millionths will be kept", k.limit, k.key, w.grant.tokens, float64(w.due-epoch)/1e6, used)
+	for _, g := range l.waits {
+		if used := n.used(k, row, records, g.told); used < g.tokens*1e6-rate {
+			n.w.fail("wait", "%s %q: of the %d tokens that are reserved for %.6f s only %d millionths will be kept", k.limit, k.key, g.tokens, float64(g.told-epoch)/1e6, used)
 		}
 	}
 }

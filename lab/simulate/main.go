@@ -14,10 +14,9 @@ import (
 )
 
 type flags struct {
-	Seed   *uint64  `xor:"seed" placeholder:"N" help:"Play the history of seed N, and print it."`
-	Seeds  *int     `xor:"seed" placeholder:"N" help:"Play the histories of the seeds 0 to N-1. If one breaks a promise, stop and print the steps that are needed for it. Default 1000."`
-	Steps  int      `default:"300" placeholder:"N" help:"Steps of a history: bursts of calls, and faults. Default 300."`
-	Faults []string `placeholder:"LIST" help:"The faults that may happen, separated by commas. Default: all."`
+	Seed  *uint64 `xor:"seed" placeholder:"N" help:"Play the history of seed N, and print it."`
+	Seeds *int    `xor:"seed" placeholder:"N" help:"Play the histories of the seeds 0 to N-1. If one breaks a promise, stop and print the steps that are needed for it. Default 1000."`
+	options
 }
 
 const description = `Simulate a cluster with faults in virtual time, and check its promises.
@@ -50,40 +49,30 @@ func command(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	o := options{Steps: f.Steps, Faults: f.Faults}
+	var r *result
 	if f.Seed != nil {
-		r := run(*f.Seed, o)
-		if err := r.Print(stdout, o); err != nil {
-			return err
-		}
-		return end(stdout, r, 1)
-	}
-	seeds := f.seeds()
-	r, err := all(ctx, seeds, o)
-	if err != nil {
+		r, *f.Seeds = run(*f.Seed, f.options), 1
+	} else if r, err = all(ctx, *f.Seeds, f.options); err != nil {
 		return err
 	}
-	if r.Violation != nil {
-		if err := r.Print(stdout, o); err != nil {
+	if f.Seed != nil || r.Violation != nil {
+		if err := r.Print(stdout, f.options); err != nil {
 			return err
 		}
 	}
-	return end(stdout, r, seeds)
+	return end(stdout, r, *f.Seeds)
 }
 
-func (f *flags) seeds() int {
-	if f.Seeds == nil {
-		return 1000
-	}
-	return *f.Seeds
-}
-
+// check checks the flags, and sets the default of Seeds.
 func (f *flags) check() error {
+	if f.Seeds == nil {
+		f.Seeds = new(1000)
+	}
 	switch {
 	case f.Steps < 1:
 		return fmt.Errorf("--steps: %d is less than 1", f.Steps)
-	case f.seeds() < 1:
-		return fmt.Errorf("--seeds: %d is less than 1", f.seeds())
+	case *f.Seeds < 1:
+		return fmt.Errorf("--seeds: %d is less than 1", *f.Seeds)
 	}
 	if err := checkFaults(f.Faults); err != nil {
 		return fmt.Errorf("--faults: %w", err)

@@ -8,8 +8,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A link is the store as a process sees it: across a network.
-type link struct{ c *client }
+// A link is the store as a process sees it: across a network. Nothing calls the methods of
+// its Definer that change limits.
+type link struct {
+	store.Definer
+	c *client
+}
 
 // Abilities returns no ability but the limits, and the ability Holds in histories with both
 // holds and leases.
@@ -23,14 +27,6 @@ func (l link) Abilities() store.Abilities {
 
 // Registry implements store.Definer.
 func (l link) Registry() *store.Registry { return &l.c.node.reg }
-
-// Define implements store.Definer.
-func (l link) Define(context.Context, store.Limit, string) (*store.Definition, error) {
-	return nil, store.ErrNotSupported
-}
-
-// Drop implements store.Definer.
-func (l link) Drop(context.Context, string, string) error { return store.ErrNotSupported }
 
 // patience is how long a caller waits for an answer, in µs.
 const patience = 400_000

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -36,12 +37,7 @@ func (p *process) begin() {
 }
 
 // clients returns the process's access to each store.
-func (p *process) clients() []*client {
-	if p.own == p.home {
-		return []*client{p.own}
-	}
-	return []*client{p.home, p.own}
-}
+func (p *process) clients() []*client { return slices.Compact([]*client{p.home, p.own}) }
 
 // client returns the process's access to the store that keeps a limit.
 func (p *process) client(limit string) *client {

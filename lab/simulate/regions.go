@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -12,24 +11,6 @@ import (
 // in the store of the home region, number 0, and counts worldwide; processes lease it.
 // All other limits are in both stores. A call of "hot" first takes from the limit
 // "customer" of its own region, as in examples/regions.
-
-// stores returns how many stores the history has.
-func (h *history) stores() int {
-	if h.regional {
-		return 2
-	}
-	return 1
-}
-
-// customer returns the limit from which a call of "hot" first takes.
-func (h *history) customer(hot *store.Limit) store.Limit {
-	return store.Limit{Name: "customer", Rate: hot.Rate / int64(1+h.seed/8%3), Period: time.Second, Burst: hot.Burst / int64(1+h.seed/24%4)}
-}
-
-// regionLimits returns the limits in the store of region 1.
-func (h *history) regionLimits() []store.Limit {
-	return slices.DeleteFunc(slices.Clone(h.limits), func(l store.Limit) bool { return l.Name == "hot" })
-}
 
 // process makes the process with a number, in the region that follows from the number.
 func (w *world) process(i int) *process {

@@ -10,13 +10,14 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/dipwell/dipwell/store"
 )
 
-// options configure a run of the simulator. A zero field means the default that its comment
-// names.
+// options configure a run of the simulator. The zero value means the defaults.
 type options struct {
-	Steps  int      // number of steps of a history; default 300
-	Faults []string // names of the faults that may happen; default all
+	Steps  int      `default:"300" placeholder:"N" help:"Steps of a history: bursts of calls, and faults. Default 300."`
+	Faults []string `placeholder:"LIST" help:"The faults that may happen, separated by commas. Default: all."`
 }
 
 // A Result is the result of one history.
@@ -65,7 +66,7 @@ func (h history) end(trace func(line string)) *world {
 	w := &world{history: h, trace: trace, lost: map[string]int64{}, seen: map[string]int{}}
 	w.nodes = []*node{newNode(w, 0, h.drifts[0], slices.Clone(h.limits))}
 	if h.regional {
-		w.nodes = append(w.nodes, newNode(w, 1, h.drifts[h.processes+1], h.regionLimits()))
+		w.nodes = append(w.nodes, newNode(w, 1, h.drifts[h.processes+1], slices.DeleteFunc(slices.Clone(h.limits), func(l store.Limit) bool { return l.Name == "hot" })))
 	}
 	for i := range h.processes {
 		w.procs = append(w.procs, w.process(i))
