@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"encoding/json"
 	"math"
 	"slices"
 
@@ -16,7 +17,7 @@ type engine struct {
 	rows     []*store.State // of ops
 	groups   []store.Group  // of ops
 	present  states         // the table of the present group's rows
-	out      *decisionWriter
+	out      *json.Encoder  // of decisions; or nil
 
 	first, last int64 // times of the first and the last request
 }
@@ -32,7 +33,7 @@ type judged struct {
 
 func newEngine(l *lineup, o *Options) *engine {
 	n := len(l.limits)
-	e := &engine{first: -1, registry: l.registry, out: newDecisionWriter(o.Decisions), limits: make([]judged, n), ops: make([]store.Op, n), rows: make([]*store.State, n)}
+	e := &engine{first: -1, registry: l.registry, limits: make([]judged, n), ops: make([]store.Op, n), rows: make([]*store.State, n)}
 	for i := range l.limits {
 		j := &e.limits[i]
 		j.target = &l.limits[i]
@@ -98,7 +99,7 @@ func (e *engine) decideGroup(rec *record, g *store.Group, first int) error {
 		if l.byPlan != nil {
 			l.byPlan[rec.Plan].add(v)
 		}
-		if err := e.out.write(rec, op, op.Allowed && v != refusedByOther); err != nil {
+		if err := e.write(rec, op, op.Allowed && v != refusedByOther); err != nil {
 			return err
 		}
 	}

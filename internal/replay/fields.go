@@ -62,18 +62,18 @@ func newFields(o *Options, l *lineup) (*fields, error) {
 	f.path = l.paths || len(parts) > 1
 	for _, name := range parts {
 		if name == "" || name == "none" && len(parts) > 1 {
-			return nil, &dipwell.FieldError{Field: "by", Reason: fmt.Sprintf("%q is not a field, or fields with + between them", o.By)}
+			return nil, badOption("by", "%q is not a field, or fields with + between them", o.By)
 		}
 		if l.keys {
 			f.by = append(f.by, f.index("by", name))
 		}
 	}
-	var constant bool
-	var err error
-	if f.fixed, constant, err = constantCost(o.Cost); err != nil {
-		return nil, err
-	} else if !constant {
+	if c := o.Cost[0]; c != '-' && (c < '0' || c > '9') {
 		f.cost = f.index("cost", o.Cost)
+	} else if cost, err := parseCost([]byte(o.Cost)); err == nil && o.Cost != "-" {
+		f.fixed = cost
+	} else {
+		return nil, badOption("cost", "%q is neither a field nor a whole number from 0 to 2^53-1", o.Cost)
 	}
 	for _, text := range o.Where {
 		c, err := f.condition("where", text)
@@ -105,13 +105,13 @@ func (f *fields) index(option, name string) int {
 func (f *fields) condition(option, text string) (*condition, error) {
 	at := strings.IndexAny(text, "=~")
 	if at < 1 {
-		return nil, &dipwell.FieldError{Field: option, Reason: fmt.Sprintf("%q is neither FIELD=VALUE nor FIELD~PATTERN", text)}
+		return nil, badOption(option, "%q is neither FIELD=VALUE nor FIELD~PATTERN", text)
 	}
 	c := &condition{field: f.index(option, text[:at]), value: text[at+1:]}
 	if text[at] == '~' {
 		var err error
 		if c.pattern, err = regexp.Compile(c.value); err != nil {
-			return nil, &dipwell.FieldError{Field: option, Reason: fmt.Sprintf("%q: %v", text, err)}
+			return nil, badOption(option, "%q: %v", text, err)
 		}
 	}
 	return c, nil
@@ -136,7 +136,7 @@ func (f *fields) plan(text string) (err error) {
 		plan = r.condition.value
 	}
 	if r.plan, ok = f.planIndex(plan); !ok {
-		return &dipwell.FieldError{Field: "plan", Reason: fmt.Sprintf("%s: no limit has a plan %q%s", text, plan, f.known())}
+		return badOption("plan", "%s: no limit has a plan %q%s", text, plan, f.known())
 	}
 	f.plans = append(f.plans, r)
 	return nil

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -158,15 +157,4 @@ func parseCost(b []byte) (int64, error) {
 		return 0, malformed("the cost is not a whole number from 0 to 2^53-1")
 	}
 	return int64(n), nil
-}
-
-// constantCost returns the cost of every line if the option is a number.
-func constantCost(option string) (cost int64, constant bool, err error) {
-	if option[0] != '-' && (option[0] < '0' || option[0] > '9') {
-		return 0, false, nil
-	}
-	if cost, err = parseCost([]byte(option)); err != nil || option == "-" {
-		return 0, true, &dipwell.FieldError{Field: "cost", Reason: fmt.Sprintf("%q is neither a field nor a whole number from 0 to 2^53-1", option)}
-	}
-	return cost, true, nil
 }

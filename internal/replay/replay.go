@@ -1,8 +1,10 @@
 package replay
 
 import (
+	"bufio"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/netip"
@@ -154,6 +156,12 @@ func (r *run) decide() error {
 		}
 		r.engine = newEngine(r.lineup, &r.o)
 	}
+	var out *bufio.Writer
+	if r.o.Decisions != nil {
+		out = bufio.NewWriterSize(r.o.Decisions, 256<<10)
+		r.engine.out = json.NewEncoder(out)
+		r.engine.out.SetEscapeHTML(false)
+	}
 	r.sorted = &sorter{most: r.o.SortRecords, dir: r.o.TempDir}
 	if err := r.read(r.sorted.add, false); err != nil {
 		return err
@@ -168,10 +176,10 @@ func (r *run) decide() error {
 		}
 		return r.engine.decide(rec)
 	})
-	if err != nil {
+	if err != nil || out == nil {
 		return err
 	}
-	return r.engine.out.flush()
+	return out.Flush()
 }
 
 // read reads the log from its beginning and calls do for each record. read returns when

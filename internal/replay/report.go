@@ -150,13 +150,8 @@ func (r *run) limit(j *judged) Limit {
 			l.Plans = append(l.Plans, p)
 		}
 	}
-	for id := range t.keys {
-		if t.cnts[id*len(t.defs)+i].Refused > 0 {
-			l.KeysRefused++
-		}
-	}
-	for _, id := range t.worst(i, r.o.Worst) {
-		l.Worst = append(l.Worst, Key{t.keys[id], t.cnts[int(id)*len(t.defs)+i]})
-	}
+	refused := t.refused(i)
+	l.KeysRefused = int64(len(refused))
+	l.Worst = append(l.Worst, refused[:min(r.o.Worst, len(refused))]...)
 	return l
 }

@@ -166,18 +166,16 @@ func (t *table) refusals(id int32) (n int64) {
 	return n
 }
 
-// worst returns the keys with the most refusals at a limit, the worst first.
-func (t *table) worst(limit, n int) []int32 {
-	var ids []int32
-	for id := range int32(len(t.keys)) {
-		if t.cnts[int(id)*len(t.defs)+limit].Refused > 0 {
-			ids = append(ids, id)
+// refused returns the keys that a limit refused, those with the most refusals first.
+func (t *table) refused(limit int) (keys []Key) {
+	for id, key := range t.keys {
+		if c := t.cnts[id*len(t.defs)+limit]; c.Refused > 0 {
+			keys = append(keys, Key{key, c})
 		}
 	}
-	slices.SortFunc(ids, func(a, b int32) int {
-		x, y := &t.cnts[int(a)*len(t.defs)+limit], &t.cnts[int(b)*len(t.defs)+limit]
-		return cmp.Or(cmp.Compare(y.Refused, x.Refused), cmp.Compare(y.LongestWait, x.LongestWait),
-			cmp.Compare(y.Granted+y.RefusedByOther, x.Granted+x.RefusedByOther), cmp.Compare(t.keys[a], t.keys[b]))
+	slices.SortFunc(keys, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(b.LongestWait, a.LongestWait),
+			cmp.Compare(b.Granted+b.RefusedByOther, a.Granted+a.RefusedByOther), cmp.Compare(a.Key, b.Key))
 	})
-	return ids[:min(n, len(ids))]
+	return keys
 }

@@ -138,10 +138,7 @@ func shown(key string) string {
 		return "(shared bucket)"
 	}
 	plain := strings.IndexFunc(key, func(r rune) bool { return !unicode.IsGraphic(r) || r == unicode.ReplacementChar }) < 0
-	if runes := []rune(key); len(runes) > 60 {
-		key = string(runes[:59]) + "…"
-	}
-	if !plain {
+	if key = clip(key, 60); !plain {
 		return strconv.Quote(key)
 	}
 	return key
