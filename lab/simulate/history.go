@@ -196,7 +196,8 @@ func (h *history) drawLimits(r *rand.Rand) {
 	}
 	h.drawn = len(h.limits)
 	if h.regional {
-		h.limits = append(h.limits, store.Limit{Name: "customer", Rate: hot.Rate / int64(1+h.seed/8%3), Period: time.Second, Burst: hot.Burst / int64(1+h.seed/24%4)})
+		rate, burst := hot.Rate/int64(1+h.seed/8%3), hot.Burst/int64(1+h.seed/24%4)
+		h.limits = append(h.limits, store.Limit{Name: "customer", Rate: rate, Period: time.Second, Burst: burst})
 	}
 	h.addLimits()
 	h.bounds = map[string]*bound{}

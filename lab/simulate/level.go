@@ -181,9 +181,9 @@ func (l *level) drain(u under, from, to int64) (parts int64, end under) {
 			next = l.rates.versions[u.version+1].since
 		}
 		o := l.over.of(u.override)
-		ends := u.override != 0 && (o == nil && !more || o != nil && o.until != 0 && o.until <= l.n.time() && (!more || o.until <= next))
-		if ends && o != nil {
-			next = o.until
+		ends := u.override != 0 && o == nil && !more
+		if o != nil && o.until != 0 && o.until <= l.n.time() && (!more || o.until <= next) {
+			next, ends = o.until, true
 		}
 		if next = min(next, to); next > from && (o != nil || !ends) {
 			parts += l.between(u, from, next)

@@ -66,7 +66,8 @@ func (h history) end(trace func(line string)) *world {
 	w := &world{history: h, trace: trace, lost: map[string]int64{}, seen: map[string]int{}}
 	w.nodes = []*node{newNode(w, 0, h.drifts[0], slices.Clone(h.limits))}
 	if h.regional {
-		w.nodes = append(w.nodes, newNode(w, 1, h.drifts[h.processes+1], slices.DeleteFunc(slices.Clone(h.limits), func(l store.Limit) bool { return l.Name == "hot" })))
+		limits := slices.DeleteFunc(slices.Clone(h.limits), func(l store.Limit) bool { return l.Name == "hot" })
+		w.nodes = append(w.nodes, newNode(w, 1, h.drifts[h.processes+1], limits))
 	}
 	for i := range h.processes {
 		w.procs = append(w.procs, w.process(i))
