@@ -63,23 +63,11 @@ type Options struct {
 	// @timestamp, whose value is a time between 2000 and tomorrow.
 	TimeField string
 
-	// Decisions, if set, receives each decision as a line of JSON. With Decisions the log
-	// is sorted first, also if it is in order.
-	Decisions io.Writer
-
-	// Worst is how many keys of a limit, the worst first, the report lists. Default: 10.
-	Worst int
-
-	// MaxKeys is how many keys have counts in memory; see Report.Forgotten.
-	// Default: 131072.
-	MaxKeys int
-
-	// SortRecords is how many records are sorted in memory, up to 2^24, before
-	// they are written to disk. Default: 262144.
-	SortRecords int
-
-	// TempDir is the directory for temporary files while sorting. Default: os.TempDir().
-	TempDir string
+	Decisions   io.Writer // gets each decision as a line of JSON; if set, the log is always sorted first
+	Worst       int       // number of keys of a limit, the worst first, in the report; default 10
+	MaxKeys     int       // number of keys with counts in memory, see Report.Forgotten; default 131072
+	SortRecords int       // records sorted in memory before they go to disk, at most 2^24; default 262144
+	TempDir     string    // directory for temporary files while sorting; default os.TempDir()
 
 	// Progress, if set, is called every few thousand lines. stage is read or
 	// decide; total is 0 if it is not known.
