@@ -83,8 +83,8 @@ type server struct {
 // and UNAVAILABLE if the store does not answer. New returns an error if c has no
 // limits, more than 16 in a list, or one that the limiter does not have.
 //
-// Only a call or message that a leaky bucket allows with a delay waits for it, which is
-// what makes such a limit even; not in shadow mode. If the call ends first, its tokens are
+// A call or message that a leaky bucket allows with a delay waits that long, except in shadow
+// mode; so its calls are evenly spaced. If the call ends first, its tokens are
 // given back.
 //
 // If one of Limits has the algorithm dipwell.Concurrency, the call holds its tokens, of

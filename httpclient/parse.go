@@ -134,7 +134,7 @@ func (p *parser) plain() {
 	if remaining == "" && reset == "" && after == "" {
 		return
 	}
-	if p.a.n > 0 { // the structured fields have had it already
+	if p.a.n > 0 { // the structured fields have already named the quota
 		return
 	}
 	q := p.quota("")

@@ -62,7 +62,7 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 }
 
 // takeSQL returns a statement that charges the row of the key $1 with $2 units, if it is of a
-// version and fits. left is what is used of it at that time.
+// version and the units fit. left is how many units are still used at the time now.
 func takeSQL(id int32, version, now, left, fits string) string {
 	return fmt.Sprintf(`update dipwell.buckets b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[3]s
 where b.limit_id = %[4]d and b.key = $1::text and b.version = %[5]s and (b.due <= %[2]s) is not true and %[6]s

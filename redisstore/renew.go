@@ -15,7 +15,7 @@ import (
 const (
 	renewEvery = 32
 	keepPast   = 16  // newest versions that are kept in any case, for rows that a decorator keeps
-	maxYoung   = 256 // most versions that are kept because they are young; in the second in which programs hear of a change, there are fewer
+	maxYoung   = 256 // most versions that are kept because they are young; fewer begin in the second that a change takes to reach all programs
 )
 
 // A program that has heard nothing of the limits for maxUnheard reads them before it decides.

@@ -705,8 +705,8 @@ func refill(d *store.Definition) int64 {
 	return r.TimeToFull(r.Cap, 0, 0) + r.Every // one tick more, because time 0 may be within a window
 }
 
-// encode returns the row as text, "" if it is full and no override needs it; when the last
-// record has ended; and when that of the last hold has, or 0.
+// encode returns the row as text, or "" if the row is full and no override needs it. ends is
+// when the last record ends, and held when the last hold's record ends, or 0.
 func (r *tableRow) encode(base *store.Definition, now int64) (text string, ends, held int64) {
 	row := storedRow{State: r.state, due: store.MaxInt}
 	concurrency := base.Algorithm == store.Concurrency

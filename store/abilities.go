@@ -52,9 +52,9 @@ type Abilities struct {
 
 	// TopKeys keeps which keys were the busiest in each hour, as the service counts them:
 	// the last 5,376 entries, and none that is older than a week; a sweep deletes older
-	// ones too. Of an entry only Who, the process, and What are kept. What is the JSON of
-	// the column report of dipwell.top_hours in docs/reference/sql.md; its keys are those
-	// that the store has. If TopKeys is nil, nothing is kept.
+	// ones too. Of an entry only Who, the process, and What are kept. The text of What is the
+	// JSON of the column report of dipwell.top_hours in docs/reference/sql.md; its keys are
+	// those that the store has. If TopKeys is nil, nothing is kept.
 	TopKeys Auditor
 
 	// Minutes keeps what each process decided in each minute: the last 2,080 entries, and

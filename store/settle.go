@@ -23,7 +23,7 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	}
 	g.Ops = slices.Grow(g.Ops[:0], len(h.Parts))[:len(h.Parts)]
 	clear(g.Ops)
-	defer func() { // runs with an error too
+	defer func() { // even after an error
 		g.Ops = slices.DeleteFunc(g.Ops, func(op Op) bool { return op.Def == nil })
 	}()
 	r := roomFor(len(h.Parts))

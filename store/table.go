@@ -375,7 +375,7 @@ func (e *entry) advance(now int64) (err error) {
 	e.records, e.reset = b.records, append(e.reset, b.reset...)
 	e.count()
 	if l := e.row.Lows; l != nil && was != nil && l.Due != was.Due && slices.Equal(e.records, e.stored) {
-		e.changed = true // otherwise nothing has ended: the first record to end was given back before
+		e.changed = true // the record that was due had been given back before, and no other has ended
 	}
 	return err
 }
@@ -478,8 +478,8 @@ func (e *entry) noteReset(h *Hold, i int, id string) {
 	}
 }
 
-// SetOverrideIn does in a table, as DecideIn does, what Overrider.SetOverride says, for limit d
-// at the time now, in µs. The Key of the override is key, whatever o says. The error is one of
+// SetOverrideIn sets an override in a table, as Overrider.SetOverride does, for limit d at the
+// time now, in µs. The Key of the override is key, whatever o says. The error is one of
 // the table's, one of CheckOverride, or ErrStaleDefinition.
 func (d *Definition) SetOverrideIn(t Table, key string, o Override, now int64) (set Override, err error) {
 	base := d.Base()

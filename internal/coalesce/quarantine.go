@@ -18,7 +18,7 @@ const (
 	maxPerKey   = 1024 // most queued groups of one key, so that it cannot fill the queue
 	maxSuspects = 30   // suspects in one statement: the largest number of locked rows that a store can tell apart
 
-	maxLockWait = 50 * time.Millisecond // wait for a lock, divided by the number of locked keys; a key locked for a moment waits for the turn of a stuck one
+	maxLockWait = 50 * time.Millisecond // longest wait for a lock, divided by the number of locked keys: while one has its turn, the others wait
 	minLockWait = 10 * time.Millisecond // lower bound of a wait for a lock
 	minStay     = time.Second           // after this time without meeting a lock, a key returns to its lane
 	forgetAfter = 10 * time.Second      // after this time without a call, a key is removed
@@ -47,8 +47,8 @@ type quarantine struct {
 	entries         map[keyID]*entry
 	waiting         int
 	turns           uint64
-	suspectsRunning bool // run is active for suspects
-	lockedRunning   bool // run is active for locked keys
+	suspectsRunning bool // the goroutine of suspects runs
+	lockedRunning   bool // the goroutine of locked keys runs
 	closed          bool
 	runners         sync.WaitGroup
 	sweepTimer      *time.Timer

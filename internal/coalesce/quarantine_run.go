@@ -8,8 +8,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// run decides the calls that next dequeues, with how long to wait for locks, until it
-// dequeues none. The flag running is set meanwhile.
+// run decides the calls that next dequeues until it dequeues none. next also returns how long
+// to wait for their locks. The flag running is set meanwhile.
 func (q *quarantine) run(running *bool, next func() ([]*waiter, time.Duration), apply func(context.Context, *store.Batch, time.Duration) error) {
 	var b store.Batch
 	for {

@@ -11,8 +11,8 @@ import (
 // scanWork is how many slots are read while a shard is locked.
 const scanWork = 4096
 
-// scan calls do with every row, in order of hashes. It releases the lock between
-// steps of work slots; a row that exists all the time is seen exactly once, even if the
+// scan calls do with every row, in order of hashes. It releases the lock after
+// every work slots; a row that exists all the time is seen exactly once, even if the
 // table grows meanwhile.
 func (sh *shard) scan(work int, do func(p *slot, i int)) {
 	from, done := ^uint64(0), false

@@ -343,7 +343,7 @@ func (s *Store) Remove(limit string) {
 	s.ForgetRecords(limit)
 }
 
-// Forget is Remove of a limit whose name may have any version next.
+// Forget is Remove, after which a limit of the same name may begin with any version.
 func (s *Store) Forget(limit string) {
 	s.reg.InstallOne(limit, nil)
 	s.limits.forget(limit)

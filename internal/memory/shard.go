@@ -221,7 +221,7 @@ func (sh *shard) sweepRange(from *int, now int64, n int) {
 	}
 }
 
-// maintain does the growing and sweeping that each insert contributes.
+// maintain does the part of growing and sweeping that falls to one insert.
 func (sh *shard) maintain(now int64) {
 	if sh.growing {
 		sh.grow(now)
