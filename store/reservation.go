@@ -2,7 +2,6 @@ package store
 
 import (
 	"encoding/hex"
-	"fmt"
 )
 
 // A Reservation identifies tokens that were taken ahead of time. Its text is a UUID.
@@ -14,7 +13,14 @@ type Reservation [16]byte
 
 // String writes the reservation as a UUID.
 func (r Reservation) String() string {
-	return fmt.Sprintf("%x-%x-%x-%x-%x", r[:4], r[4:6], r[6:8], r[8:10], r[10:])
+	text := make([]byte, 0, 36)
+	for i := range r {
+		if i == 4 || i == 6 || i == 8 || i == 10 {
+			text = append(text, '-')
+		}
+		text = hex.AppendEncode(text, r[i:i+1])
+	}
+	return string(text)
 }
 
 // MarshalText returns the text of String. The error is always nil.
