@@ -36,7 +36,7 @@
 //	                                       if nothing was charged, a SELECT that tells a
 //	                                       refusal, or an INSERT. If the limit has shards, a
 //	                                       SELECT first locks the better one of two rows
-//	take of a limit with parents, take_all one statement for all rows (take_rows)
+//	take of a limit with parents, take_all an UPDATE for each row (take_rows)
 //	hold, settle                           hold_one and settle_one
 //	all else                               dipwell_internal.decide, give_back, hold_group or
 //	                                       settle_group

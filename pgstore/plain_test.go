@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell"
 )
 
 // TestSQLRefusalsWriteNothing checks that a refusal by any function uses no
@@ -117,5 +119,29 @@ func TestSQLTakeAllRace(t *testing.T) {
 	}
 	if total == 0 || total%2 != 0 {
 		t.Errorf("%d granted in pairs", total)
+	}
+}
+
+// TestSQLTakeAllUndone refuses a group, and the take of a limit with a parent, after its first row
+// was charged, and changes the limit of that row meanwhile.
+func TestSQLTakeAllUndone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ parent, first, call string }{
+		{"", "take_all('{a,b}', '{k,k2}')", "take_all('{a,b}', '{k,k2}', '{2,2}')"},
+		{", parent => 'a'", "take('b', 'k/2')", "take('b', 'k/2', 2)"},
+	} {
+		pool := newPool(t)
+		must(t, pool, "select dipwell.define('a', 1, interval '100 days', burst => 5); select dipwell.define('b', 1, interval '100 days', burst => 5"+c.parent+"); select dipwell."+c.first)
+		allowed := true
+		_, err := whileTxOpen(t, pool, "update dipwell.buckets set used = used * 4 where key <> 'k'; select dipwell.define('a', 10, interval '100 days', burst => 9)", func() (d dipwell.Decision, err error) {
+			return d, pool.QueryRow(t.Context(), "select bool_and(allowed) from dipwell."+c.call).Scan(&allowed)
+		})
+		var left int64
+		if err == nil {
+			err = pool.QueryRow(t.Context(), "select remaining from dipwell.status where limit_name = 'a'").Scan(&left)
+		}
+		if err != nil || allowed || left != 8 {
+			t.Errorf("%s: allowed %v, %d of 9 left, error %v; want a refusal and 8", c.call, allowed, left, err)
+		}
 	}
 }

@@ -108,29 +108,32 @@ end $$;
 comment on function dipwell.take is
     'Takes cost tokens if they are all free, and otherwise none. Calls of a shared limit have no key; without one, those of any other are an error.';
 
--- Locks rows, in the order of limit and key in which they are given, and charges all of them
--- if all fit. If they do not all fit, no row is charged.
-create function dipwell_internal.take_rows(ids int[], keys text[], costs bigint[], grids bigint[]) returns table (i bigint, remaining bigint, reset interval)
-language plpgsql volatile as $$
+-- Charges the rows of several keys, in the order of limit and key in which they are given, if
+-- all fit, and returns a decision for each. If one does not fit, the function gives back what it
+-- has charged and returns null. An UPDATE for each of two or three rows costs less than one
+-- statement that locks, judges and charges all.
+create function dipwell_internal.take_rows(ids int[], keys text[], costs bigint[], grids bigint[], n bigint) returns dipwell.decision[] language plpgsql volatile as $$
+declare
+    ds dipwell.decision[];
+    d  dipwell.decision;
 begin
-    return query with locked as materialized (
-        select q.*, b.* from unnest((select ids), (select keys), (select costs), (select grids)) with ordinality q (id, key, cost, grid, i)
-        cross join lateral (select y.used, y.ts, y.version, y.due from dipwell.buckets y where y.limit_id = q.id and y.key = q.key for no key update) b
-    ),
-    clock as materialized (
-        select dipwell_internal.now_us() as n from (select count(*) from locked) c
-    ),
-    judged as materialized (
-        select k.i, k.id, k.key, k.grid, l.version, l.unit, l.every, l.add, l.cap, c.n, greatest(c.n, k.ts) as ts, s.used + k.cost * l.unit as used, s.used as low,
-            count(*) over () = cardinality(ids) and bool_and(k.version = l.version and (k.due <= c.n) is not true and s.used <= l.cap - k.cost * l.unit) over () as fits
-        from locked k join dipwell.limits l on l.id = k.id cross join clock c
-        cross join lateral (select dipwell_internal.plain_used(k.used, k.ts, c.n, l.every, l.add, k.grid, l.ticks) as used offset 0) s
-    ),
-    charged as (
-        insert into dipwell.buckets as b (used, ts, limit_id, version, key, low) select j.used, j.ts, j.id, j.version, j.key, j.low from judged j where j.fits
-        on conflict (limit_id, key) do update set used = excluded.used, ts = excluded.ts, low = b.low - greatest(b.low - excluded.low, 0)
-    )
-    select j.i, (j.cap - j.used) / j.unit, dipwell_internal.plain_wait(j.used, j.ts, j.n, j.every, j.add, j.grid) from judged j where j.fits;
+    for i in 1..cardinality(ids) loop
+        update dipwell.buckets b
+            set used = dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, grids[i], l.ticks) + costs[i] * l.unit, ts = greatest(n, b.ts),
+                low = b.low - greatest(b.low - dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, grids[i], l.ticks), 0)
+            from dipwell.limits l
+            where l.id = ids[i] and b.limit_id = ids[i] and b.key = keys[i] and b.version = l.version and (b.due <= n) is not true
+                and dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, grids[i], l.ticks) <= l.cap - costs[i] * l.unit
+            returning true, (l.cap - b.used) / l.unit, null::interval, dipwell_internal.plain_wait(b.used, b.ts, n, l.every, l.add, grids[i]),
+                costs[i], interval '0', false, null::uuid into d;
+        if not found then
+            update dipwell.buckets b set used = b.used - q.cost * v.unit from unnest(ids[:i - 1], keys[:i - 1], costs[:i - 1]) q (id, key, cost) join dipwell.versions v on v.limit_id = q.id
+                where b.limit_id = q.id and b.key = q.key and b.version = v.number; -- the limit may have a new version
+            return null;
+        end if;
+        ds[i] := d;
+    end loop;
+    return ds;
 end $$;
 
 -- Takes from a limit and those above it, if only numbers decide and all tokens are there.
@@ -147,6 +150,7 @@ declare
     grids bigint[] := '{}';
     parts bigint; -- of the key of the topmost
     d     dipwell.decision;
+    least_ dipwell.decision; -- the fewest remaining
 begin
     while above is not null loop
         select l.id || ids, path || paths, g.grid || grids, l.parent, dipwell_internal.parent_key(path), dipwell_internal.key_parts(l) into ids, paths, grids, above, path, parts
@@ -162,9 +166,12 @@ begin
     if '' = any (string_to_array(of_key, '/')) or cardinality(string_to_array(of_key, '/')) <> parts + cardinality(ids) - 1 then
         return null;
     end if;
-    select true, t.remaining, null::interval, t.reset, take_path.cost, interval '0', false, null::uuid into d
-        from dipwell_internal.take_rows(ids, paths, array_fill(cost, array[cardinality(ids)]), grids) t order by t.remaining, t.i desc limit 1;
-    return d;
+    foreach d in array coalesce(dipwell_internal.take_rows(ids, paths, array_fill(cost, array[cardinality(ids)]), grids, n), '{}') loop
+        if (least_.remaining < d.remaining) is not true then
+            least_ := d;
+        end if;
+    end loop;
+    return least_;
 end $$;
 
 -- Decides any verb for one key, with the parents of the limit.
@@ -261,8 +268,8 @@ begin
                 order by l.id, q.key collate "C") x
             having count(*) = k and count(distinct (x.id, x.key)) = k;
         if found then
-            return query select limit_names[r.i[t.i]], r.keys[t.i], true, t.remaining, null::interval, t.reset, r.costs[t.i], interval '0', false, null::uuid
-                from dipwell_internal.take_rows(r.ids, r.keys, r.costs, r.grids) t order by r.i[t.i];
+            return query select limit_names[x.i], x.key, x.allowed, x.remaining, x.retry_after, x.reset_after, x.granted, x.delay, x.never, x.reservation
+                from unnest(r.i, r.keys, dipwell_internal.take_rows(r.ids, r.keys, r.costs, r.grids, now)) x (i, key) where x.allowed order by x.i;
             if found then
                 return;
             end if;
