@@ -70,7 +70,7 @@ var merges = sync.Pool{New: func() any { return new(store.Rows) }}
 
 // decideBatch decides a batch. Calls for a single key are added up by key if
 // all of them may be granted in full. One statement decides all such keys of a
-// limit. set.sql comes next; groups that are still undecided are then decided one by one.
+// limit. set.sql comes next, then a pipeline of functions, and then one by one what is left.
 func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 	m := merges.Get().(*store.Rows)
 	defer merges.Put(m)
@@ -94,7 +94,6 @@ func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 	var decided []*bundle
 	for _, p := range append(parts, charges...) {
 		groups = append(groups, s.decideLimit(ctx, p)...)
-		groups = append(groups, s.learnOverrides(ctx, p)...)
 		decided = append(decided, p.writeBack...)
 		others = append(others, p.others...)
 	}
@@ -118,7 +117,6 @@ type pendingRow struct {
 	units int64      // units that the first tried groups take
 	rule  store.Rule // with the key's own origin, if origins are spread
 
-	override  uint32  // number of the override that decides the row, if its definition is not remembered
 	other     bool    // the SQL function must decide its groups
 	writeBack *bundle // set if its groups are decided and the result must be written
 }
@@ -126,13 +124,12 @@ type pendingRow struct {
 // A limitBatch is the undecided rows of one limit.
 type limitBatch struct {
 	*entry
-	bound      int64         // most units that may be used after a charge
-	toCharge   []*pendingRow // rows to charge, sorted by key
-	toRead     []*pendingRow // rows whose calls ask for no tokens: read before any charge
-	oneByOne   []*store.Group
-	others     []*store.Group // groups for the SQL function: their rows have lows, or they have to wait
-	overridden []*pendingRow  // rows whose overrides must be read
-	writeBack  []*bundle      // decided bundles, to be written
+	bound     int64         // most units that may be used after a charge
+	toCharge  []*pendingRow // rows to charge, sorted by key
+	toRead    []*pendingRow // rows whose calls ask for no tokens: read before any charge
+	oneByOne  []*store.Group
+	others    []*store.Group // groups for the SQL function: their rows have lows or an override, or they have to wait
+	writeBack []*bundle      // decided bundles, to be written
 
 	alone bool // the batch is one call, which is retried as a whole
 }
@@ -329,14 +326,12 @@ func (p *pendingRow) answerCharged(row store.State, now int64) {
 func (p *limitBatch) chargeable(rows []*pendingRow) []*pendingRow {
 	return slices.DeleteFunc(rows, func(row *pendingRow) bool {
 		switch {
-		case row.override != 0:
-			p.overridden = append(p.overridden, row)
 		case row.other:
 			p.others = append(p.others, row.Groups...)
 		case row.writeBack != nil:
 			p.writeBack = append(p.writeBack, row.writeBack)
 		}
-		return row.override != 0 || row.other || row.writeBack != nil
+		return row.other || row.writeBack != nil
 	})
 }
 
@@ -398,13 +393,10 @@ func (s *Store) oneAtFault(p *limitBatch, rows []*pendingRow, err error) {
 // each of them in full, these groups are charged by addition, which does not
 // require an unchanged row. Otherwise the resulting row is to be written.
 func (p *pendingRow) decideRead(of *limitBatch, found store.State, now int64, listed bool) (done bool) {
-	if p.writeBack = nil; terms.IsOverride(found.Version) {
-		if p.other = true; of.def.Overridden && found.TS != 0 { // a missing row has no time
-			p.override = found.Version
-		}
+	p.writeBack = nil
+	if p.other = terms.IsOverride(found.Version); p.other {
 		return false
 	}
-	p.other = false // it may be set from an earlier round
 	after, write := p.Decide(now, found)
 	clips := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return g.Ops[0].Verb == store.VerbCharge })
 	short := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return !gotFullCost(&g.Ops[0]) }) // the function gives back expired holds, if any, before it refuses

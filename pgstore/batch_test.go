@@ -331,3 +331,47 @@ func TestDroppedLimitInBatch(t *testing.T) {
 		t.Errorf("%d tokens are used, %v; want 5 of each key", tokens, err)
 	}
 }
+
+// TestFunctionsInBatches checks that takes that only functions decide need few transactions in a
+// batch: of limits with a block, of windows that begin with a call, and of keys with overrides
+// that the store has not met.
+func TestFunctionsInBatches(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	ctx := t.Context()
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	const n = 32
+	for _, l := range []store.Limit{
+		{Name: "block", Rate: 1, Period: 24 * time.Hour, Burst: 2, Block: time.Hour},
+		{Name: "first", Algorithm: store.FixedWindow, Rate: 2, Period: 24 * time.Hour, Start: "first_call"},
+		{Name: "over", Rate: 1, Period: 24 * time.Hour, Burst: 1},
+	} {
+		if _, err := s.Define(ctx, l, store.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(t, pool, fmt.Sprintf("select dipwell.override('over', 'k' || i, burst => 2) from generate_series(0, %d) i", n-1))
+	for _, want := range []bool{true, true, false} {
+		var b store.Batch
+		for i := range 3 * n {
+			limit := []string{"block", "first", "over"}[i%3]
+			b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: s.Registry().Lookup(limit), Key: fmt.Sprint("k", i/3), Cost: 1}}})
+		}
+		if err := s.Apply(ctx, &b); err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Groups {
+			if g := &b.Groups[i]; g.Err != nil || g.Allowed != want {
+				t.Errorf("%s: allowed %v, %v; want %v", g.Ops[0].Def.Name, g.Allowed, g.Err, want)
+			}
+		}
+		var transactions int
+		if err := pool.QueryRow(ctx, "select count(distinct xmin::text) from dipwell.buckets").Scan(&transactions); err != nil || want && transactions > 3*n/32+1 {
+			t.Errorf("%d transactions: %v", transactions, err)
+		}
+	}
+	var blocks int
+	if err := pool.QueryRow(ctx, "select count(*) from dipwell.blocks").Scan(&blocks); err != nil || blocks != n {
+		t.Errorf("%d blocks: %v", blocks, err)
+	}
+}

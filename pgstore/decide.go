@@ -35,10 +35,8 @@ func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry) er
 	if g.NoWait && errors.Is(err, store.ErrStaleDefinition) {
 		err = store.ErrLocked
 	}
-	for i := range g.Ops {
-		if op := &g.Ops[i]; err == nil && (entries[i].def.Overridden || op.Def.Override != nil) {
-			s.overridden.note(entries[i].id, op.Key, op.Def)
-		}
+	if err == nil {
+		s.noteOverrides(g)
 	}
 	return callError(err, writes(g))
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -101,12 +100,11 @@ const maxOverridden = 1 << 15
 // takes one round trip. An entry may be outdated: the statement compares the number of
 // the row, and the time with the end of the override.
 type overridden struct {
-	mu    sync.RWMutex
-	known bounded.Map[bucketKey, *store.Definition]
+	bounded.Map[bucketKey, *store.Definition]
 }
 
 func newOverridden() *overridden {
-	return &overridden{known: bounded.Map[bucketKey, *store.Definition]{Most: maxOverridden / 2}}
+	return &overridden{bounded.Map[bucketKey, *store.Definition]{Most: maxOverridden / 2}}
 }
 
 // of returns the definition that an override makes for a key of a limit, or nil if
@@ -115,53 +113,27 @@ func (m *overridden) of(e *entry, key string) *store.Definition {
 	if !e.def.Overridden {
 		return nil
 	}
-	m.mu.RLock()
-	d, _ := m.known.Get(bucketKey{e.id, key})
-	m.mu.RUnlock()
+	d, _ := m.Get(bucketKey{e.id, key})
 	if d == nil || d.Base() != e.def.Base() {
 		return nil
 	}
 	return d
 }
 
-// note remembers the definition that decided a call, if it comes from an override.
-func (m *overridden) note(id int32, key string, d *store.Definition) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if d.Override == nil {
-		m.known.Remove(bucketKey{id, key})
-	} else {
-		m.known.Put(bucketKey{id, key}, d)
-	}
-}
-
-// learn remembers the override that was read for a key, and returns its definition. learn
-// returns nil if the row is not under that override and has to be converted first.
-func (m *overridden) learn(e *entry, row store.State, o *store.Override, key string) *store.Definition {
-	base := e.def.Base()
-	if o == nil || o.Version != base.Number || o.ID != terms.OverrideOf(row.Version) {
-		return nil
-	}
-	o.Prepare()
-	d := base.WithOverride(o)
-	m.note(e.id, key, d)
-	return d
-}
-
-// learnOverrides reads and remembers the overrides of rows, and returns their groups. If
-// reading fails, the groups are decided by statements that do not need the overrides.
-func (s *Store) learnOverrides(ctx context.Context, p *limitBatch) (groups []*store.Group) {
-	rows := make([]store.KeyState, len(p.overridden))
-	for i, row := range p.overridden {
-		rows[i] = store.KeyState{Key: row.Key, State: store.State{Version: row.override}}
-		groups = append(groups, row.Groups...)
-	}
-	if err := s.withOverrides(ctx, p.id, rows); err == nil {
-		for i := range rows {
-			s.overridden.learn(p.entry, rows[i].State, rows[i].Override, rows[i].Key)
+// noteOverrides remembers the definitions that decided the ops of a group, if they come from
+// overrides.
+func (s *Store) noteOverrides(g *store.Group) {
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		e, err := s.limits.entryOf(op.Def)
+		switch {
+		case err != nil:
+		case op.Def.Override != nil:
+			s.overridden.Put(bucketKey{e.id, op.Key}, op.Def)
+		case e.def.Overridden:
+			s.overridden.Remove(bucketKey{e.id, op.Key})
 		}
 	}
-	return groups
 }
 
 // overriddenBy returns the entry of a key that is under the override definition d.

@@ -20,8 +20,8 @@ func TestOverriddenIsBounded(t *testing.T) {
 	d, e := base.WithOverride(o), &entry{id: 1, def: base}
 	m := newOverridden()
 	for i := range 3 * maxOverridden {
-		m.note(1, fmt.Sprint("k", i), d)
-		if n := m.known.Len(); n > maxOverridden {
+		m.Put(bucketKey{1, fmt.Sprint("k", i)}, d)
+		if n := m.Len(); n > maxOverridden {
 			t.Fatalf("%d keys are remembered; at most %d", n, maxOverridden)
 		}
 	}

@@ -92,6 +92,7 @@ func (s *Store) finish(ctx context.Context, g *store.Group, answers []held, err 
 	switch {
 	case err == nil && g.Hold == nil:
 		g.Err = nil
+		s.noteOverrides(g)
 	case err == nil && len(answers) == 0:
 		return false
 	case err == nil:
@@ -178,8 +179,8 @@ func (s *Store) ask(ctx context.Context, g *store.Group) (q statement, ok bool) 
 		return q, true
 	}
 	// A check in a pipeline would see changes by other groups of its transaction before
-	// calls of other transactions do.
-	if op := &g.Ops[0]; op.Verb == store.VerbCheck || op.Def.Algorithm == store.Concurrency || len(g.Ops) == 1 && op.Verb == store.VerbTake && !op.Def.Rule.Leaky && !op.Def.Rule.Sliding {
+	// calls of other transactions do. Rows of limits with shards are locked in another order.
+	if op := &g.Ops[0]; op.Verb == store.VerbCheck || op.Def.Algorithm == store.Concurrency || takesShard(g) {
 		return q, false
 	}
 	return statement{decideSQL, s.decideArgs(g, known[:len(g.Ops)])}, true

@@ -158,7 +158,7 @@ func (s *Store) decideRow(ctx context.Context, g *store.Group, e *entry) error {
 	if len(p.writeBack) > 0 {
 		rest = s.set(ctx, nil, p.writeBack...)
 	}
-	if len(rest)+len(p.overridden) == 0 || errors.Is(g.Err, store.ErrStaleDefinition) {
+	if len(rest) == 0 || errors.Is(g.Err, store.ErrStaleDefinition) {
 		return g.Err
 	}
 	op.Def, op.Asked = def, asked // the row that was read may be under another definition
