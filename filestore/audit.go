@@ -3,7 +3,6 @@ package filestore
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -28,17 +27,13 @@ func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 	if err != nil {
 		return err
 	}
-	err = s.disk.tx(func() error {
+	return s.storeError(s.disk.tx(func() error {
 		if err := s.disk.exec("insert into "+s.log.Name+` (id, at, who, "action", "limit", key, what, note) values (?, ?, ?, ?, ?, ?, ?, ?)`,
 			catalog.EntryID(now, rand.Uint32()), time.UnixMicro(now).UTC().Format(time.DateTime), e.Who, e.Action, e.Limit, e.Key, e.What, e.Note); err != nil {
 			return err
 		}
 		return s.disk.exec("delete from "+s.log.Name+" where id < ? or id <= (select id from "+s.log.Name+" order by id desc limit 1 offset ?)", s.log.Oldest(now), s.log.Entries)
-	})
-	if err != nil {
-		return fmt.Errorf("%w: %w", store.ErrStore, err)
-	}
-	return nil
+	}))
 }
 
 // Audit implements store.Auditor.
@@ -49,9 +44,7 @@ func (s trail) Audit(ctx context.Context, before string, n int) (page []store.Au
 	if s.state.Load()&stateClosed != 0 {
 		return nil, errClosed
 	}
-	s.disk.mu.Lock() // otherwise it could read entries that a transaction still rolls back
-	defer s.disk.mu.Unlock()
-	err = s.disk.each(ctx, func(rows *sql.Rows) error {
+	err = s.disk.list(ctx, func(rows *sql.Rows) error {
 		var e store.AuditEntry
 		err := rows.Scan(&e.ID, &e.Who, &e.Action, &e.Limit, &e.Key, &e.What, &e.Note)
 		if err == nil {
@@ -60,8 +53,5 @@ func (s trail) Audit(ctx context.Context, before string, n int) (page []store.Au
 		page = append(page, e)
 		return err
 	}, `select id, who, "action", "limit", key, what, note from `+s.log.Name+` where ? = '' or id < ? order by id desc limit ?`, before, before, n)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", store.ErrStore, err)
-	}
-	return page, nil
+	return page, s.storeError(err)
 }

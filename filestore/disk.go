@@ -129,8 +129,8 @@ func create(path string) (err error) {
 	return err // SQLite syncs the directory when it creates its log there
 }
 
-// connect connects to the file and checks its format. SQLite itself finds that a file is no
-// database, or is shorter than its header says.
+// connect connects to the file, checks its format and prepares the statements. SQLite itself
+// finds that a file is no database, or is shorter than its header says.
 func (d *disk) connect() (err error) {
 	if d.db, err = sql.Open("sqlite", d.path); err != nil {
 		return d.readError(err)
@@ -151,15 +151,16 @@ func (d *disk) connect() (err error) {
 	}
 	// A checkpoint copies the write-ahead log into the file, so that the log stays at
 	// about 16 MB.
-	if err = d.exec(`pragma journal_mode = wal; pragma synchronous = full; pragma cache_size = -65536;
-		pragma wal_autocheckpoint = 4000; pragma journal_size_limit = 67108864; pragma busy_timeout = 5000; pragma temp_store = memory`); err != nil {
-		return d.readError(err)
+	err = d.exec(`pragma journal_mode = wal; pragma synchronous = full; pragma cache_size = -65536;
+		pragma wal_autocheckpoint = 4000; pragma journal_size_limit = 67108864; pragma busy_timeout = 5000; pragma temp_store = memory`)
+	if err == nil {
+		d.put, err = d.conn.PrepareContext(background, `insert into buckets (limit_id, key, used, ts, version, lows) values (?, ?, ?, ?, ?, ?)
+			on conflict do update set used = excluded.used, ts = excluded.ts, version = excluded.version, lows = excluded.lows`)
 	}
-	if d.put, err = d.conn.PrepareContext(background, `insert into buckets (limit_id, key, used, ts, version, lows) values (?, ?, ?, ?, ?, ?)
-		on conflict do update set used = excluded.used, ts = excluded.ts, version = excluded.version, lows = excluded.lows`); err != nil {
-		return d.readError(err)
+	if err == nil {
+		d.remove, err = d.conn.PrepareContext(background, "delete from buckets where limit_id = ? and key = ?")
 	}
-	if d.remove, err = d.conn.PrepareContext(background, "delete from buckets where limit_id = ? and key = ?"); err != nil {
+	if err != nil {
 		return d.readError(err)
 	}
 	return nil
@@ -237,6 +238,13 @@ func (d *disk) writeReservation(of store.Reservation, h *store.Pending, idOf fun
 func (d *disk) exec(query string, args ...any) error {
 	_, err := d.conn.ExecContext(background, query, args...)
 	return err
+}
+
+// list is each with mu held, so that f sees no row that a transaction may still roll back.
+func (d *disk) list(ctx context.Context, f func(*sql.Rows) error, query string, args ...any) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.each(ctx, f, query, args...)
 }
 
 // each calls f for each row that a query finds.

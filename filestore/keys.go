@@ -60,9 +60,7 @@ const next = "\x00"
 
 // page reads up to n rows of a limit, in order of key, beginning at the key from.
 func (d *disk) page(id int64, from string, n int) (out []bucket, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	err = d.each(background, func(rows *sql.Rows) error {
+	err = d.list(background, func(rows *sql.Rows) error {
 		r, err := scanBucket(rows)
 		out = append(out, r)
 		return err

@@ -202,9 +202,7 @@ func (p *limits) renew(d *store.Definition) error {
 // olderKeys returns the first keys, after a given key, that have a row or override of an older
 // version.
 func (d *disk) olderKeys(id int64, present uint32, after *string) (keys []string, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	err = d.each(background, func(rows *sql.Rows) error {
+	err = d.list(background, func(rows *sql.Rows) error {
 		var key string
 		err := rows.Scan(&key)
 		keys = append(keys, key)

@@ -29,24 +29,19 @@ type Config struct {
 	// Every is how long a decision may be only in memory, where a crash loses it: 10 ms to 1
 	// hour, or Each for no time. Default of Every: 100 ms.
 	Every time.Duration
-	// MaxKeys bounds the keys in memory, as in memstore.Config, with the same default. Calls
-	// that would exceed MaxKeys or a bound below fail with store.ErrFull. Open fails if the
-	// file has more entries than any of these bounds.
-	MaxKeys int
-	// MaxKeyBytes bounds the memory for the texts of keys, as in memstore.Config.
-	MaxKeyBytes int64
-	// MaxReservations bounds the reservations, as in memstore.Config.
+	// MaxKeys and the bounds below it are as in memstore.Config, with the same defaults. Calls
+	// that would exceed one fail with store.ErrFull. Open fails if the file has more entries.
+	MaxKeys         int
+	MaxKeyBytes     int64 // of the texts of keys
 	MaxReservations int
-	// MaxHolds bounds the holds, as in memstore.Config.
-	MaxHolds int
-	// MaxOverrides bounds the overrides, as in memstore.Config.
-	MaxOverrides int
-	// Clock returns the time in µs since the Unix epoch. Default of Clock: the
-	// monotonic clock, starting at the wall clock's time when the store is opened,
-	// or at the last time written to the file if that is later.
+	MaxHolds        int
+	MaxOverrides    int
+	// Clock returns the time in µs since the Unix epoch. Default: the monotonic clock,
+	// starting at the wall clock's time when the store is opened, or at the last time written
+	// to the file if that is later.
 	Clock func() int64
-	// OnError is called when the disk begins to fail and when a sweep fails. Calls
-	// also return the error of a failing disk. Default: none.
+	// OnError is called when the disk begins to fail, of which calls return the error too, and
+	// when a sweep fails. Default: none.
 	OnError func(error)
 }
 
@@ -174,8 +169,7 @@ func unknownOutcome(err error) error {
 	return fmt.Errorf("%w: %s", store.ErrOutcomeUnknown, err.Error())
 }
 
-// apply decides in memory and adds the changed keys to dirty. apply returns their
-// last cycle, or nil if nothing changed.
+// apply decides in memory, adds the changed keys to dirty, and returns their last cycle, or nil.
 func (s *Store) apply(b *store.Batch) (last *cycle) {
 	multi := isMulti(b)
 	if multi {
@@ -225,9 +219,7 @@ func isMulti(b *store.Batch) bool {
 	return false
 }
 
-// applyFailing is Apply while the store is failing, behind or closed. Groups fail,
-// unless only the disk fails and all their limits have FailLocal: these are
-// decided in memory with Source store.SourceFallbackLocal.
+// applyFailing is Apply while the store is failing, behind or closed.
 func (s *Store) applyFailing(b *store.Batch) error {
 	err := s.unavailable()
 	state := s.state.Load()

@@ -3,7 +3,6 @@ package filestore
 import (
 	"context"
 	"database/sql"
-	"fmt"
 
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
@@ -20,7 +19,7 @@ func (s usage) AddUsage(_ context.Context, lines []store.UsageLine) error {
 	if s.state.Load()&^stateEach != 0 {
 		return s.unavailable()
 	}
-	err := s.disk.tx(func() error {
+	return s.storeError(s.disk.tx(func() error {
 		for i := range lines {
 			l := &lines[i]
 			id, known := s.limits.lookupID(l.Limit)
@@ -34,11 +33,7 @@ func (s usage) AddUsage(_ context.Context, lines []store.UsageLine) error {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("%w: %w", store.ErrStore, err)
-	}
-	return nil
+	}))
 }
 
 // Usage implements store.UsageKeeper.
@@ -47,17 +42,12 @@ func (s usage) Usage(ctx context.Context, d *store.Definition, key string, from,
 		return nil, errClosed
 	}
 	id, _ := s.limits.lookupID(d.Name)
-	s.disk.mu.Lock() // otherwise it could read lines that a transaction still rolls back
-	defer s.disk.mu.Unlock()
-	err = s.disk.each(ctx, func(rows *sql.Rows) error {
+	err = s.disk.list(ctx, func(rows *sql.Rows) error {
 		l := store.UsageLine{Limit: d.Name, Key: key}
 		err := rows.Scan(&l.Hour, &l.Allowed, &l.Refused, &l.Tokens)
 		list = append(list, l)
 		return err
 	}, "select hour, allowed, refused, tokens from usage where limit_id = ? and key = ? and hour >= ? and hour < ? order by hour",
 		id, key, max(from, s.now()-catalog.UsageAge), to)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", store.ErrStore, err)
-	}
-	return list, nil
+	return list, s.storeError(err)
 }

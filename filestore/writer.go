@@ -3,7 +3,6 @@ package filestore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -166,9 +165,9 @@ func (g *group) any() bool {
 	return len(g.buckets)+len(g.records)+len(g.reservations)+len(g.holds) > 0
 }
 
-// collect reads the rows of the dirty keys from memory. A call that changes several
-// keys must be in the group completely or not at all. So the keys of such calls
-// that came meanwhile are read again, under a lock that keeps such calls out.
+// collect reads the rows of the dirty keys from memory. A call that changes several keys must
+// be in the group completely or not at all: so the keys of such calls that came meanwhile are
+// read again, under a lock that keeps such calls out.
 func (w *writer) collect() (g group) {
 	s := w.store
 	now := s.now()
@@ -268,7 +267,7 @@ func classOf(err error) error {
 func (w *writer) failed(err error) error {
 	s := w.store
 	w.failures.Add(1)
-	err = fmt.Errorf("%w: file %s: %w", classOf(err), s.path, err)
+	err = s.storeError(err)
 	s.failure.Store(&err)
 	if old := s.state.Or(stateFailed); old&stateFailed == 0 {
 		s.report(err)
