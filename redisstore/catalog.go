@@ -269,7 +269,7 @@ func (l *limits) parts(d *store.Definition) int {
 	return partsIn(&l.reg, d)
 }
 
-// partsIn is parts for a cluster with the limits of a registry.
+// partsIn is parts in a cluster, by the limits of a registry.
 func partsIn(reg *store.Registry, d *store.Definition) int {
 	if d.Parent == "" {
 		return wholeKey
@@ -306,8 +306,8 @@ func (l *limits) checkMove(ctx context.Context, d *store.Definition) error {
 	return nil
 }
 
-// swap changes one field of the hash from old to text. swap returns by how much it has
-// changed the revision, or 0 if somebody else has changed the field.
+// swap changes one field of the hash from old to text, and returns by how much it has changed
+// the revision, or 0 if somebody else has changed the field.
 func (l *limits) swap(ctx context.Context, name, old, text string) (change int64, err error) {
 	known := l.revision.Load()
 	args := []any{nil, nil, 1, l.s.names.limits, name, old, text, l.s.names.limits}

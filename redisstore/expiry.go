@@ -82,9 +82,8 @@ func (s *Store) lengthenExpiryLater(d *store.Definition) {
 	})
 }
 
-// sweep gives back expired holds, and deletes rows that are full then. Redis expires
-// other rows. sweep has to read the names of all keys, so it does nothing unless this
-// program has seen holds since the last sweep.
+// sweep gives back expired holds, and deletes rows that are full then; Redis expires other
+// rows. It reads the names of all keys, if this program has seen holds since the last sweep.
 func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 	if err = s.sweepTopHours(ctx); err != nil || !s.held.Swap(false) {
 		return 0, err
@@ -158,10 +157,9 @@ func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket
 	})
 }
 
-// scanNames calls do for the names that match a pattern, some at a time, from every
-// master. scanNames may find a name twice. In a cluster all masters are scanned once more,
-// because a slot may move meanwhile from a master that was not scanned yet to one that was. A
-// name that was missed by the first scan has moved by then, and slots do not move twice.
+// scanNames calls do for the names that match a pattern, some at a time, from every master,
+// perhaps twice for a name. In a cluster all masters are scanned once more, because a slot may
+// move meanwhile from a master that was not scanned yet to one that was, but not twice.
 func (s *Store) scanNames(ctx context.Context, pattern string, do func(names []string) error) error {
 	one := make(background.Gate, 1) // masters are scanned concurrently, but do runs for one at a time
 	scan := func(ctx context.Context, node redis.UniversalClient) error {

@@ -31,11 +31,10 @@ type knownOverride struct {
 // forever is the end that scripts get for an override that has no end.
 const forever = "9e18"
 
-// overriding returns the entry of the override that decides an op, if this program
-// remembers one. The override may have been replaced or have ended; a script that gets
-// the entry then does nothing, because the row has another number. An override of an
-// older version of the limit is not used, since it and its renewal by another program may
-// have the same number.
+// overriding returns the entry of the override that decides an op, if this program remembers
+// one. If the override was replaced or has ended, a script that gets the entry does nothing,
+// because the row has another number. An override of an older version of the limit is not
+// used, since it and its renewal by another program may have the same number.
 func (l *limits) overriding(e *entry, op *store.Op) *entry {
 	if !e.def.Overridden || op.Verb >= store.VerbCharge {
 		return nil
@@ -206,13 +205,12 @@ func (s *Store) forget(ctx context.Context, limit string, last uint32) error {
 	return s.forgetOverrides(ctx, limit, last)
 }
 
-// forgetOverrides deletes the overrides of a dropped limit, with their rows. It is called
-// when the limit is dropped, and again when its name is defined anew: the deletion after the
-// drop may have failed, or a program that did not know of the drop may have set one. last is
-// the last version of the limit. forgetOverrides leaves overrides of later versions, which
-// another program may have defined meanwhile. The keys need not be known, which in a cluster
+// forgetOverrides deletes the usage of a dropped limit, and its overrides with their rows, but
+// not those of versions later than last. It is called when the limit is dropped, and again when
+// its name is defined anew: the deletion after the drop may have failed, or a program that did
+// not know of the drop may have set an override. The keys need not be known, which in a cluster
 // would require the parents of the dropped limit: the names of a row, its override and its
-// records differ only in their beginning. The usage of the limit goes too.
+// records differ only in their beginning.
 func (s *Store) forgetOverrides(ctx context.Context, limit string, last uint32) error {
 	if err := s.forgetUsage(ctx, limit); err != nil {
 		return err

@@ -47,9 +47,8 @@ type Config struct {
 	// same for all programs with one prefix.
 	HashTag string
 
-	// AllowEviction opens a store whose server may evict buckets when its
-	// memory is full. An evicted bucket is full again. With AllowEviction, OnError
-	// gets a warning. Without AllowEviction, New fails for such a server.
+	// AllowEviction opens a store whose server may evict buckets when its memory is full, and
+	// warns OnError. An evicted bucket is full again. Otherwise New fails for such a server.
 	AllowEviction bool
 
 	// Poll is the interval at which the store checks whether limits were changed
@@ -57,23 +56,16 @@ type Config struct {
 	// is known within a second; negative: no checks and no notifications.
 	Poll time.Duration
 
-	// Lazy opens a store whose server does not answer yet. Until it does, calls
-	// return ErrStore; limits that the program or its configuration file defines
-	// in the meantime are kept in memory and stored later. A Lazy store connects as soon as
-	// the server answers.
+	// Lazy opens a store whose server does not answer yet. Until it does, calls return
+	// ErrStore, and limits that are defined are kept in memory and stored later.
 	Lazy bool
 
 	// WaitForAccess lets a lazy store open even if the server rejects the user (WRONGPASS,
 	// NOAUTH, NOPERM); it then keeps trying.
 	WaitForAccess bool
 
-	// OnError is called with warnings and with errors in the background.
-	// Default of OnError: warnings and errors are dropped.
-	OnError func(error)
-
-	// Clock replaces the server's clock, in µs since the Unix epoch. Clock is
-	// for tests: with it nothing expires.
-	Clock func() int64
+	OnError func(error)  // called with warnings and with errors in the background; default: none
+	Clock   func() int64 // for tests: replaces the server's clock, in µs since the Unix epoch; nothing expires
 }
 
 const (
@@ -118,9 +110,8 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// New opens a store on a client and reads the limits in Redis. Close stops its background
-// work; it closes the client only if Open made it. Set ContextTimeoutEnabled in the
-// options of the client: otherwise calls continue after their context has ended, until
+// New opens a store on a client and reads the limits in Redis. Set ContextTimeoutEnabled in
+// the options of the client: otherwise calls continue after their context has ended, until
 // the client's own timeouts. New returns an error if the configuration is invalid, if the
 // server does not answer (unless c.Lazy), if it may evict buckets (see AllowEviction), or if
 // the client reads from replicas.
@@ -177,10 +168,9 @@ func (s *Store) Close() error {
 // maxRounds bounds the attempts to decide a group whose limit changes in between.
 const maxRounds = 16
 
-// Apply decides a batch. Several groups are sent as one pipeline. It returns nil; errors
-// are in the groups. Each wraps store.ErrStore if the server did not answer, and
-// store.ErrOutcomeUnknown if it may have decided the group: the connection was lost, or ctx
-// ended, after the call was sent.
+// Apply decides a batch, of which several groups are sent as one pipeline. It returns nil;
+// errors are in the groups. Each wraps store.ErrStore if the server did not answer, and
+// store.ErrOutcomeUnknown if it may have decided the group.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if err := s.hear(ctx); err != nil {
 		for i := range b.Groups {

@@ -202,9 +202,8 @@ func (t *table) elsewhere(limit, key string) bool {
 	return t.s.names.cluster && t.tag != "" && slot(t.s.names.bucket(limit, key)) != slot(t.tag)
 }
 
-// find returns an error if a limit is not known, unless it was dropped. Another program may
-// have defined it just now, so the limits are read first; or this program may be unable to
-// read it.
+// find returns an error if a limit is not known, unless it was dropped. The limits are read
+// first, because another program may have defined it just now.
 func (t *table) find(limit string) error {
 	reg := &t.s.limits.reg
 	if reg.Lookup(limit) != nil {
@@ -292,8 +291,7 @@ func (t *table) keys() []any {
 	return append(args, len(t.rows), kinds.String(), t.token)
 }
 
-// rowKey and the functions below return the number, from 1, of a key in the commands of
-// write.lua.
+// rowKey and those below return the number, from 1, of a key in the commands of write.lua.
 func (t *table) rowKey(i int) int      { return 1 + i }
 func (t *table) overrideKey(i int) int { return 1 + len(t.rows) + 3*i }
 func (t *table) recordsKey(i int) int  { return t.overrideKey(i) + 1 }
@@ -304,7 +302,7 @@ func (t *table) holdKey(i int) int     { return t.overrideKey(len(t.rows)) + i }
 // they go on after this time.
 const lockFor = 250 * time.Millisecond
 
-// read reads all keys. read returns false if another caller has locked one of the keys.
+// read reads all keys, unless another caller has locked one of them.
 func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
 	ms := int64(0)
 	if lock {
