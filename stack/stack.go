@@ -46,10 +46,10 @@ type Options struct {
 	// is 5 s.
 	Timeout time.Duration
 
-	// OnBatch is called each time the store has answered a batch that coalescing sent.
-	// The groups of b are the calls in it, each with its error; took is how long the
-	// store took, and err is what Apply returned. OnBatch must not keep b. Several
-	// goroutines call OnBatch, and the calls of the batch wait for it. Default: none.
+	// OnBatch is called each time the store has answered a batch that coalescing sent, with
+	// the groups in it and their errors, how long the store took, and what Apply returned.
+	// OnBatch must not keep b. Several goroutines call it, and the calls of the batch wait for
+	// it. Default: none.
 	OnBatch func(b *store.Batch, took time.Duration, err error)
 
 	// Breaker fails calls at once while the store gives no answers, so that the failure
@@ -62,19 +62,18 @@ type Options struct {
 	// closes. OnBreaker must not call the store. Default: none.
 	OnBreaker func(why error)
 
-	// DenyMaxAge is how long a refusal is remembered at most. Meanwhile, calls that the
-	// same bucket would refuse are refused in this process, without the store. Refunds
-	// and resets by other processes may take effect that much later; those by this
-	// process take effect at once. DenyMaxAge is from 1 µs to 1 h; one second suits
-	// most programs. Default of DenyMaxAge: 0, which sends every call to the store.
+	// DenyMaxAge is how long a refusal is remembered at most, 1 µs to 1 h. Meanwhile, calls
+	// that the same bucket would refuse are refused in this process, without the store.
+	// Refunds and resets by other processes may take effect that much later. One second suits
+	// most programs. Default: 0, which sends every call to the store.
 	DenyMaxAge time.Duration
 
 	// Leases takes tokens in advance for keys of limits that have a Lease, if a key has
 	// at least 20 calls in the time of a lease, and answers their calls without the
-	// store. The Source of these answers is store.SourceLease. A process that is killed
-	// loses the tokens that it holds: about what its calls take in half a lease. Without
-	// this option the store decides all calls of such limits; their buckets are as small
-	// either way. Over a store in this process Leases has no effect.
+	// store, with Source store.SourceLease. A process that is killed loses the tokens that it
+	// holds: about what its calls take in half a lease. Without this option the store decides
+	// all calls of such limits; their buckets are as small either way. Over a store in this
+	// process Leases has no effect.
 	Leases bool
 
 	// Fallback decides calls of limits with OnStoreError FailLocal in this process while the
@@ -95,9 +94,9 @@ type Options struct {
 	// that would have been refused. Default of Shadow: calls are refused.
 	Shadow bool
 
-	// Outer wraps a store around everything else; it is called once. The store that it
-	// returns should have the abilities of the store that it gets (store.AbilitiesOf):
-	// without them the Limiter keeps limits in its own memory. Default: none.
+	// Outer wraps a store around everything else. The store that it returns should have the
+	// abilities of the store that it gets (store.AbilitiesOf): without them the Limiter keeps
+	// limits in its own memory. Default: none.
 	Outer func(store.Store) store.Store
 }
 

@@ -25,6 +25,11 @@ func Recovered(p any, err error) error {
 	return err
 }
 
+// NotSent returns the error of a call whose context ended before it was sent to its store.
+func NotSent(err error) error {
+	return fmt.Errorf("%w: not sent and not charged: %w", store.ErrStore, err)
+}
+
 // Apply calls s.Apply through Call.
 func Apply(ctx context.Context, s store.Store, b *store.Batch) error {
 	return Call(func() error { return s.Apply(ctx, b) })

@@ -9,33 +9,29 @@
 // Each lane has at most one statement in flight. While few calls share a
 // statement, all calls queue at the first lane: one statement for all of them
 // costs less than two with half of them each. Otherwise a call queues at the lane
-// of its key, which is always the same unless a statement there hangs, so that two
-// lanes do not contend for a row. While nothing is queued there, a call may use any
-// idle lane. A group of several keys goes to the lane of one of its keys and stays
-// all or nothing; a call of several levels goes to the lane of the topmost one, whose
+// of its key, so that two lanes do not contend for a row, or if that hangs, the next. While
+// nothing is queued there, a call may use any idle lane. A group of several keys goes to the
+// lane of one of them; a call of several levels to that of the topmost one, whose
 // row most calls share. It may touch rows of other lanes, so inner stores that lock
 // rows must lock those of a batch in one order; otherwise two lanes can deadlock.
 //
 // A caller whose context ends returns at once, without effect on others. If its
 // call was queued, it is removed and was not charged. If it was already sent, the
-// error is store.ErrOutcomeUnknown, and the statement goes on: a statement that is
-// cancelled costs its connection, and the calls that wait for the lane then wait for
-// a new one. A statement ends at the latest deadline of its callers, but not before
-// it has run for a second.
+// error is store.ErrOutcomeUnknown, and the statement goes on: to cancel it would cost the
+// connection, and the calls that wait would wait for a new one. A statement ends at the latest
+// deadline of its callers, but not before it has run for a second.
 //
 // A row that another transaction has locked would block its lane until that
 // transaction ends. With Lanes.Quarantine a lane stops waiting for a lock after
 // Lanes.LockWait. The keys of that statement are then tried on separate connections.
 // Keys that are not locked are answered at once and return to their lanes. Calls for
-// the locked keys wait in a bounded queue until the lock is released or their
-// contexts end. Calls for other keys see one statement that takes LockWait longer.
+// the locked keys wait in a bounded queue until the lock is released or their contexts end.
 //
-// An inner store sets an error per group. The stores of this module do so even if
-// one row made a whole statement fail: they split the batch. Only if Apply itself
-// returns an error, which applies to every group, is the batch split in halves
-// and sent again, until the failing group is alone with its error. This requires
-// an inner store that returns store.ErrOutcomeUnknown whenever it may have
-// charged: such batches are never sent twice, nor are those that timed out.
+// An inner store sets an error per group. Only if Apply itself returns an error, which applies
+// to every group, is the batch split in halves and sent again, until the failing group is
+// alone with its error. This requires an inner store that returns store.ErrOutcomeUnknown
+// whenever it may have charged: such batches are never sent twice, nor are those that timed
+// out.
 package coalesce
 
 import (
@@ -49,6 +45,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -68,9 +65,7 @@ type Config struct {
 	// Of: the store of the first lane.
 	Of store.Store
 
-	// OnBatch is called after each batch with its groups and their errors, the
-	// duration and the error of Apply. OnBatch must not keep b, and must be
-	// safe for concurrent use. Default: none.
+	// OnBatch is called after each batch, as stack.Options says. Default: none.
 	OnBatch func(b *store.Batch, took time.Duration, err error)
 
 	// The fields below are set by simulations. A quarantine does not use these fields.
@@ -201,7 +196,7 @@ func (s *Store) Close() error {
 // lane. Groups whose row is locked go to the quarantine.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if err := ctx.Err(); err != nil {
-		return notSent(err)
+		return background.NotSent(err)
 	}
 	if len(b.Groups) == 0 {
 		return nil
@@ -314,10 +309,6 @@ func (s *Store) laneFrom(at uint64) *lane {
 
 func (s *Store) hash(op *store.Op) uint64 {
 	return bits.RotateLeft64(maphash.String(s.seed, op.Def.Name), 31) ^ maphash.String(s.seed, op.Key)
-}
-
-func notSent(err error) error {
-	return fmt.Errorf("%w: not sent and not charged: %w", store.ErrStore, err)
 }
 
 // resendable reports whether a failed statement changed nothing.

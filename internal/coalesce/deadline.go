@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -80,7 +81,7 @@ func (l *lane) expire() {
 		if l.overdue(w) {
 			l.queue.unlink(w)
 			w.state.Store(sent)
-			w.finish(&store.Group{Err: notSent(context.DeadlineExceeded)})
+			w.finish(&store.Group{Err: background.NotSent(context.DeadlineExceeded)})
 		}
 		w = next
 	}

@@ -196,7 +196,7 @@ func (l *lane) abandon(w *waiter, why error) error {
 	l.mu.Unlock()
 	if inQueue {
 		w.recycle()
-		return notSent(why)
+		return background.NotSent(why)
 	}
 	if w.state.CompareAndSwap(sent, abandoned) {
 		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, why)

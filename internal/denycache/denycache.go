@@ -24,13 +24,10 @@
 // returned. Refusals of a limit that has plans or overrides are used for one second at
 // most.
 //
-// Limits in shadow mode or with a block, concurrency limits, verbs that cannot be refused, holds, calls
-// with an unlimited or blocked plan, calls under an override, and calls of several keys,
-// whose answer has the state of each, always go to the store. A refusal is kept only if the
-// row in its answer explains its retry time: if the row is under the definition of another
-// caller, or has holds, the row may allow the call earlier. If the limit has plans or overrides, a refusal answers only
-// calls that need exactly as many free tokens, because one retry time may be explained by
-// chance.
+// Calls of limits in shadow mode or with a block and of concurrency limits, verbs that cannot
+// be refused, holds, calls with an unlimited or blocked plan or under an override, and calls
+// of several keys, whose answer has the state of each, always go to the store. A refusal is
+// kept only if its retry time is exact (store.Answer.Bound).
 //
 // The store decided at some time between sending and answer. Whether a refusal still
 // applies is computed as if it was at the sending, so a refusal is kept for up to a

@@ -2,9 +2,9 @@ package lease
 
 import (
 	"context"
-	"fmt"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -136,7 +136,7 @@ func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group,
 			return nil
 		}
 		if err := s.await(ctx, k, gate, before); err != nil {
-			return notSent(err)
+			return background.NotSent(err)
 		}
 		if s.fromLease(k, g, op) {
 			return nil
@@ -155,7 +155,7 @@ func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group,
 			return s.fly(ctx, k, f, b)
 		}
 		if err := f.gate.Wait(ctx); err != nil {
-			return notSent(err)
+			return background.NotSent(err)
 		}
 		if s.fromLease(k, g, op) {
 			return nil
@@ -187,11 +187,6 @@ func (s *Store) await(ctx context.Context, k *key, gate Gate, before *turn) erro
 	wait(1)
 	defer wait(-1)
 	return gate.Wait(ctx)
-}
-
-// notSent returns the error of a call whose context ended while it waited for another one.
-func notSent(err error) error {
-	return fmt.Errorf("%w: not sent and not charged: %w", store.ErrStore, err)
 }
 
 // join returns the flight of a key. first reports whether the caller has to send it. f is

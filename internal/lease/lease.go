@@ -6,19 +6,18 @@
 // at most τ after the request that took it was sent. So all tokens that are granted
 // between two instants were taken from the smaller bucket after the first instant minus τ
 // and before the second. These are at most the burst and what comes back between the two
-// instants, for any number of processes, which need not know of each other. A token
-// expires τ after its request by the monotonic clock, and also if the wall clock has moved
-// by more than τ since, because the monotonic clock of some machines stops while they are
-// suspended. The 0.002 allow for two clocks that are wrong by 1,000 ppm each.
+// instants, for any number of processes. A token expires by the monotonic clock, and also if
+// the wall clock has moved by more than τ since its request, because the monotonic clock of
+// some machines stops while they are suspended. The 0.002 allow for two clocks that are wrong
+// by 1,000 ppm each.
 //
 // A lease never refuses. Calls for which it has no tokens are sent to the store, and so
-// are all calls but a Take of one key by the limit itself: other verbs, floors, plans,
-// and calls of several limits. Once an answer of the store shows that a key has an
-// override, the key is not leased.
+// are all calls but a Take of one key by the limit itself, without a floor. A key is not
+// leased while the store's answers show that it has an override.
 //
-// Once the store has refused a call of a key, only one call of the key at a time is sent to
-// the store for the next τ. Others wait for its answer, each for at most two answers: many
-// calls find no tokens at the same time, and one answer serves most of them.
+// For τ after the store has refused a call of a key, one call of the key at a time is sent to
+// the store, and others wait for its answer, each for at most two: one answer serves most of
+// the calls that find no tokens at the same time.
 //
 // A key is leased while it has at least 20 calls in τ, averaged over about 5 τ. Its chunk
 // is what the process's own calls take in τ/2, but at most half of what comes back in τ
