@@ -6,7 +6,7 @@
 create function dipwell_internal.now_us() returns bigint language sql volatile as
 $$ select (date_part('epoch', clock_timestamp()) * 1000000::float8)::bigint $$;
 
--- Whether the login, a member of the owner's role, may pass another time than the clock's.
+-- Whether the login is a member of the owner's role, and so may pass a time of its own.
 create function dipwell_internal.may_set_clock() returns boolean language sql stable as
 $$ select pg_has_role(session_user, n.nspowner, 'member') from pg_namespace n where n.nspname = 'dipwell_internal' $$;
 
@@ -91,7 +91,7 @@ create function dipwell_internal.calendar_boundary(r dipwell.versions, k bigint)
 declare
     month timestamp;
 begin
-    if r.months > 0 then -- on the last day of a month that has not so many
+    if r.months > 0 then -- or on the last day of a shorter month
         month := timestamp 'epoch' + (k * r.months + r.clock / 86400 / 31) * interval '1 month';
         return dipwell_internal.first_at(r.zone, date_part('epoch', month)::bigint
             + least(r.clock / 86400 % 31, date_part('day', month + interval '1 month' - interval '1 day')::bigint - 1) * 86400 + r.clock % 86400) * 1000000;
@@ -163,7 +163,7 @@ end $$;
 -- stepped to t.
 create function dipwell_internal.wait(r dipwell.versions, units bigint, t bigint, n bigint) returns bigint language plpgsql stable as $$
 begin
-    if r.sliding then -- all of them
+    if r.sliding then -- until nothing counts, whatever units is
         return (dipwell_internal.floor_div(t - r.origin, r.every) + case when units & 67108863 > 0 then 2 else 1 end) * r.every + r.origin - n;
     elsif r.every > 0 then
         return case when r.every = 1 or r.origin < 0 then t - n + (units + r.add - 1) / r.add * r.every else dipwell_internal.floor_div(t - r.origin, r.every) * r.every + r.origin - n + (units + r.add - 1) / r.add * r.every end;
@@ -221,8 +221,8 @@ begin
         else least(dipwell_internal.mul_div(used, r.unit, was.unit, true), r.max_used) end;
 end $$;
 
--- Units used at t under the rule of a key in units of the next version, rounded up. Two
--- sliding windows with the same windows keep both numbers apart.
+-- Units used at t under the rule of a key in units of the next version, rounded up. If both
+-- are sliding windows with the same boundaries, each window's count is converted by itself.
 create function dipwell_internal.convert_row(used bigint, t bigint, was dipwell.versions, r dipwell.versions) returns bigint language sql stable as
 $$ select case when was.sliding and r.sliding and was.every = r.every and was.spread = r.spread and (r.spread or was.origin = r.origin)
     then (dipwell_internal.convert_used(used >> 26, was, r) << 26) + dipwell_internal.convert_used(used & 67108863, was, r)
@@ -234,9 +234,9 @@ create function dipwell_internal.most_charge(r dipwell.versions) returns bigint 
 $$ select greatest(r.max_charge, (select max((p.rule).max_charge) from dipwell.limits l join dipwell.plans p on p.limit_id = l.id and p.version = l.version where l.id = r.limit_id),
     (select v.max_charge from dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version where l.id = r.limit_id)) $$;
 
--- parts is definition.fraction; max_delay of a charge is what it may cost in any case, in tokens;
--- short, the units that must come back before the call would be allowed. Verbs: 0 take, 1
--- check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset.
+-- parts is definition.fraction; for a charge, max_delay is how many tokens it may cost even
+-- above max_charge; short is the units that must come back before the call would be allowed.
+-- Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset.
 create function dipwell_internal.step(r dipwell.versions, used bigint, ts bigint, n bigint, verb int, cost bigint, max_delay bigint, parts bigint,
     out allowed boolean, out never boolean, out granted bigint, out before bigint, out after bigint, out t bigint,
     out retry bigint, out delay bigint, out short bigint) language plpgsql stable as $$

@@ -122,7 +122,7 @@ begin
     return o;
 end $$;
 
--- An override with its rule at a version, or that of the limit if it does not compile there.
+-- An override with its rule at a version, or the limit's rule if it does not compile there.
 create function dipwell_internal.override_at(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
 begin
     if o.version <> base.number then
@@ -138,9 +138,9 @@ begin
     return o;
 end $$;
 
--- An override at a version of its limit, by default the present one, with another id if it was
--- of an older one (one more could be the old id of the other layer); the override under it is
--- treated in the same way.
+-- An override at a version of its limit, by default the present one, with an id that is 2
+-- higher if it was of another one (1 higher could be the old id of the other layer). The
+-- override under it is treated in the same way.
 create function dipwell_internal.renewed(l dipwell.limits, o dipwell.key_overrides, number int default null) returns dipwell.key_overrides language plpgsql stable as $$
 begin
     if o.id is not null and o.version <> coalesce(renewed.number, l.version) then
@@ -245,8 +245,8 @@ begin
     end if;
     known := true;
     was := dipwell_internal.rule_at(l, o, v, plan, over);
-    -- The override ends before a version that begins at the same time. x is null for these
-    -- two.
+    -- An override that ends when a version begins ends first. x is null for its end, and
+    -- for the conversion to target.
     for e in select x, x.since as at, x.policy, 1 as kind from dipwell.versions x where x.limit_id = l.id and x.number > v and x.number <= l.version
         union all select null, o.until, 'keep', 0 where over and o.until <= n
         union all select null, null, 'keep', 2 where target is not null

@@ -79,7 +79,7 @@ begin
         for round in 1..16 loop -- until its delay is at most max_delay
             late := (dipwell_internal.answer_one(l, asked, o, key, used, ts, version, n + a.retry, 3, cost, floor, null, false)).delay - max_delay;
             exit when late <= 0;
-            a.never := round > 1 and r.origin < 0; -- waiting does not make it so, if windows begin with a call
+            a.never := round > 1 and r.origin < 0; -- if windows begin with a call, waiting does not shorten the delay
             a.retry := case when a.never then 0 else a.retry + late end;
             exit when a.never;
         end loop;

@@ -89,7 +89,7 @@ end $$;
 create function dipwell_internal.lows_append(lows bigint[], used bigint) returns bigint[] language plpgsql immutable as $$
 declare
     at  int := 7;
-    gap bigint; -- between the low before at and that of at
+    gap bigint; -- the low of the entry at, less that of the entry before it
 begin
     if cardinality(lows) / 2 <= 33 then
         return array[lows[1], lows[2] + 1] || lows[3:] || array[lows[2], used];
@@ -131,9 +131,10 @@ begin
     return lows;
 end $$;
 
--- A row while it is brought up to a time, with the reservations that wait or, cancelled,
--- withhold units (their slack is null), the newest first. Holds that had expired at till were
--- given back. reset is when a change of the limit ended all records; null: none did.
+-- A row while it is brought up to a time, with its reservations, the newest first: those that
+-- wait, and cancelled ones that withhold units (their slack is null). Holds that had expired
+-- at till were given back. reset is when a change of the limit ended all records; null: none
+-- did.
 create type dipwell_internal.books as (
     used    bigint,
     ts      bigint,
@@ -160,7 +161,7 @@ begin
     k.ts := dipwell_internal.written_at(k.rule, k.used, k.ts, t);
 end $$;
 
--- Units of which a token has was, if it has unit of them.
+-- Converts units from those of which a token has was to those of which it has unit.
 create function dipwell_internal.in_units(units bigint, was bigint, unit bigint) returns bigint language sql immutable as
 $$ select case when was = unit then units when units is not null then dipwell_internal.mul_div(units, unit, was, false) end $$;
 
@@ -318,8 +319,8 @@ begin
     return k;
 end $$;
 
--- Ends the records of holds of a key that are due at n, and at reset, unless it is null, all
--- of its records.
+-- Ends the records of a key's holds that are due at n. If reset is not null, all records of
+-- the key end, at that time.
 create function dipwell_internal.end_parts(lim int, of_key text, n bigint, reset bigint) returns void language plpgsql volatile as $$
 begin
     update dipwell.hold_parts x set live = false, reset = coalesce(x.till > end_parts.reset, false),

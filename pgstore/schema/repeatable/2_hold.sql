@@ -128,8 +128,7 @@ begin
 end $$;
 
 -- The number of the next part of a hold that took nothing from a key. The number is one more
--- than that of the last free part, so that a key never has more free parts than the number
--- says.
+-- than that of the last free part, so a key never has more free parts than its last number.
 create function dipwell_internal.free_number(lim int, of_key text, n bigint) returns bigint language plpgsql volatile as $$
 declare
     number bigint := 1 + coalesce((select x.number from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled order by x.number desc limit 1), 0);
@@ -255,7 +254,7 @@ end $$;
 create function dipwell_internal.lock_hold(hold text, charges boolean, at bigint, out ps dipwell.hold_parts[], out n bigint) language plpgsql volatile as $$
 declare
     p   record;
-    ids int[]; -- the limit that each part is settled to: of one that was dropped, what has its name now
+    ids int[]; -- the limit that each part is settled to; if it was dropped, the one that has its name now
 begin
     for p in select l.id, x.key, x.part, l.version from dipwell.hold_parts x
         join dipwell.limits l on l.id = coalesce((select d.id from dipwell.limits d where d.name = x.dropped), x.limit_id)
@@ -298,7 +297,7 @@ declare
     charges bigint[] := '{}';
     late    bigint[] := '{}'; -- what an expired hold held, in tokens: it may be charged in any case
     named   text[] := '{}'; -- plans that the call named, unless they are gone
-    over    dipwell.hold_parts; -- cannot cost so much; of the levels of a take, the one that can cost the least
+    over    dipwell.hold_parts; -- a part that cannot cost so much: of the levels of a take, the one that can cost the least
     most    bigint; -- that it can cost
     differs boolean := false; -- it was settled to other costs
     dear    int; -- a take that costs something though nothing was held of it

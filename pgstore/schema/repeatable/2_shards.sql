@@ -23,8 +23,8 @@ create function dipwell_internal.key_of(shards bigint, row_key text) returns tex
     select case when coalesce(shards, 1) < 2 then row_key when row_key ~ '\x01[0-9][0-9]$' and right(row_key, 2)::int < shards then left(row_key, -3) end
 $$;
 
--- Whether rows of a limit have enough tokens for a cost, how many they have, and when they
--- will.
+-- Whether rows of a limit have enough tokens for a cost, how many they have, and in how many
+-- µs they will have enough.
 create function dipwell_internal.look(lim int, keys text[], cost bigint) returns table (key text, fits boolean, never boolean, remaining bigint, retry bigint)
 language plpgsql volatile as $$
 declare
@@ -34,9 +34,10 @@ begin
         from dipwell_internal.decide(array_fill(lim, array[k]), keys, array_fill(1, array[k]), array_fill(cost, array[k]), array_fill(null::bigint, array[k])) with ordinality d;
 end $$;
 
--- Locks a row if it has enough tokens: free. Otherwise it is refused, or without waits
--- locked. A row that another transaction has inserted is invisible until that ends, and an
--- insert would wait for it. So whoever inserts a row first takes an advisory lock.
+-- Locks a row if it has enough tokens, and returns free. Otherwise the result is refused, or,
+-- without waits, locked if another transaction has the row. A row that another transaction
+-- has inserted is invisible until that ends, and an insert would wait for it. So whoever
+-- inserts a row first takes an advisory lock.
 create function dipwell_internal.lock_row(lim int, row_key text, cost bigint, waits boolean) returns text language plpgsql volatile as $$
 begin
     loop

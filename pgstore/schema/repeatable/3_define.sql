@@ -1,9 +1,9 @@
 
 -- == Definitions of limits
 
--- Keeps others from changing a limit, or if shared only its parent and name, until this
--- transaction ends. Changes of different limits do not wait for each other, however long
--- their transactions stay open. The number is "dipw" in ASCII.
+-- Keeps others from changing a limit until this transaction ends; with shared, only from
+-- changing its parent and name. Changes of different limits do not wait for each other,
+-- however long their transactions stay open. The number is "dipw" in ASCII.
 create function dipwell_internal.lock_limit(limit_name text, shared boolean default false) returns void language plpgsql volatile as $$
 begin
     if shared then
@@ -295,7 +295,7 @@ $$ select case
     when period % 1000 = 0 then (period / 1000) || 'ms'
     else period || 'us' end $$;
 
--- The µs in a sum of whole numbers with units, such as 1d12h; null if it is none.
+-- The µs in a sum of whole numbers with units, such as 1d12h; null if the text is not one.
 create function dipwell_internal.parse_offset(s text) returns bigint language plpgsql immutable as $$
 declare
     part text[];
@@ -348,8 +348,8 @@ create function dipwell_internal.limit_of(s jsonb) returns dipwell.limits langua
         'on_change', 'keep', 'mode', 'enforce'))
 $$;
 
--- The rule with a number of a plan or an override, for the version base of a limit. null means
--- the limit's setting.
+-- The rule of a plan or an override, with the given number, for the version base of a limit.
+-- A setting that is null is the limit's.
 create function dipwell_internal.compile_variant(d dipwell.limits, base dipwell.versions, number int, plan text, rate bigint, per bigint, burst bigint, max_debt bigint)
 returns dipwell.versions language plpgsql stable as $$
 declare
@@ -480,7 +480,7 @@ begin
         end;
 end $$;
 
--- Clock and zone of windows of so many months that begin at a wall-clock time.
+-- The clock and zone of windows of some months that begin at a wall-clock time.
 create function dipwell_internal.parse_start(d dipwell.limits, months bigint) returns text[] language plpgsql stable as $$
 declare
     rest text := d.start;
@@ -515,7 +515,7 @@ begin
     return array[(days * 86400 + wall[1]::int * 3600 + wall[2]::int * 60 + coalesce(wall[3], '0')::int)::text, wall[4]];
 end $$;
 
--- What a limit is of which no call can hold tokens; null if calls can.
+-- Why no call can hold tokens of a limit: what the limit is; null if calls can.
 create function dipwell_internal.holdless(d dipwell.limits) returns text language sql immutable as $$
     select case when d.algorithm = 'leaky_bucket' then 'a leaky bucket' when d.algorithm = 'sliding_window' then 'a sliding window'
         when d.shards > 1 then 'a limit with shards' when d.adaptive is not null then 'an adaptive limit' end
@@ -672,7 +672,7 @@ begin
             else r.days * 86400000000 + 86400000000 end, r.add);
         if r.sliding then
             most := 67108863;
-            d.max_charge := charge; -- any fits: a charge stops at most
+            d.max_charge := charge; -- a charge of any size fits, because used stops at most
         elsif most < burst + want_debt + want_charge then
             perform dipwell_internal.larger_than(d, burst, per, most - want_debt - want_charge);
         end if;

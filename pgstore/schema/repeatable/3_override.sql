@@ -183,8 +183,8 @@ begin
 end $$;
 
 -- Begins or ends the block of a key whose row is locked. The function has the rights of the
--- owner: a service may decide calls, and so begins and ends blocks. So it changes no override
--- that people have set.
+-- owner, because a service may decide calls, and so begins and ends blocks; but it may not
+-- change overrides that people have set, and the function changes none.
 create function dipwell_internal.set_block(lim int, of_key text, n bigint, begins boolean) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -213,8 +213,8 @@ begin
     perform dipwell_internal.note_change();
 end $$;
 
--- Where another transaction changes the limit, or has set its first override, the limit is
--- not marked here, but by a sweep: until then the row of the key tells of its override.
+-- While another transaction changes the limit, or sets its first override, the limit is not
+-- marked here, but by a sweep. Until then the row of the key shows that it has an override.
 create function dipwell_internal.set_override(lim int, of_key text, plan text, rate bigint, per bigint, burst bigint, until bigint, note text, at bigint default null, start text default null,
     out set_ dipwell.key_overrides, out replaced dipwell.key_overrides) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare

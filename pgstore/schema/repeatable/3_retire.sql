@@ -1,9 +1,9 @@
 
 -- == Old versions of limits
 
--- Converts rows and overrides of older versions to the present one, of limits with more than
--- 8 versions, and returns how many: rows of keys that nobody calls would keep all versions
--- since.
+-- Converts rows and overrides of older versions to the present one, for limits with more than
+-- 8 versions, and returns how many. Otherwise rows of keys that nobody calls would keep all
+-- later versions.
 create function dipwell_internal.retire_rows(at bigint default null) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -34,9 +34,9 @@ end $$;
 -- Deletes versions that nothing refers to any more, and returns how many. A transaction that
 -- read the limits before a change may still insert a row of the old version. If that version
 -- were deleted, the row would count as full. SQL reads the limits in each call; what a
--- program knows of them is at most a minute old (catalog.go: maxUnheard). So a version is kept until all
--- transactions have ended that began within a minute after it was superseded. Transactions
--- that this role may not see are assumed to have begun at most nine minutes ago.
+-- program knows of them is at most a minute old (catalog.go: maxUnheard). So a version is
+-- kept until all transactions have ended that began within a minute after it was superseded.
+-- Transactions that this role may not see are assumed to have begun at most nine minutes ago.
 create function dipwell_internal.retire(at bigint default null) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare

@@ -48,8 +48,8 @@ end $$;
 
 -- Makes a hold of one key, if nothing but numbers decides and the row has no reservations.
 -- Otherwise null. The function has few expressions, as take has: each is prepared again in
--- each transaction. records_of is a number, because a condition that the planner can drop for
--- concurrency limits makes it plan each of their calls anew.
+-- each transaction. records_of is a number, because the planner could drop a condition for
+-- concurrency limits, and would then plan each of their calls anew.
 create function dipwell_internal.hold_one(limit_name text, key text, cost bigint, ttl bigint, hold text, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
 declare
     r record;

@@ -36,8 +36,8 @@ begin
             if r.shards > 1 then
                 begin
                     rows_ := dipwell_internal.two_rows(r.shards, coalesce(key, ''));
-                    of_row := rows_[1]; -- waited for if others have locked all rows that have enough
-                    for round in 1..2 loop -- the fullest of two rows that nobody has locked, or else of all rows; one that is missing is full
+                    of_row := rows_[1]; -- the row to wait for, if others have locked all rows that have enough
+                    for round in 1..2 loop -- of the two rows, then of all: the fullest that nobody has locked; a missing row is full
                         select b.key into x from (
                                 select q.key, b.used from unnest((select rows_)) q (key) left join lateral (
                                     select case when y.version = r.number then dipwell_internal.plain_used(y.used, y.ts, n, r.every, r.add, r.grid, r.ticks) end as used
@@ -138,8 +138,7 @@ end $$;
 
 -- Takes from a limit and those above it, if only numbers decide and all tokens are there.
 -- Otherwise null. The rows are read first, so that a refusal, which is left to ask, locks and
--- writes nothing. The limit above another one is the older one, unless it was made its parent
--- later; then ask decides.
+-- writes nothing. A parent is usually older than its child; if it is younger, ask decides.
 create function dipwell_internal.take_path(limit_name text, of_key text, cost bigint) returns dipwell.decision language plpgsql volatile as $$
 declare
     n     bigint := dipwell_internal.now_us();
