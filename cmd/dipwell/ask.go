@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
 
-// The client commands, one for each verb.
 type (
 	TakeCmd     struct{ floorCall }
 	CheckCmd    struct{ floorCall }
@@ -43,7 +43,6 @@ type onKey struct {
 	Key    *string `json:"key,omitempty" arg:"" optional:"" help:"Key of the bucket. A limit that is shared has none."`
 }
 
-// call has the arguments of a verb with a cost.
 type call struct {
 	onKey `embed:""`
 	Cost  int64 `json:"cost" default:"1" help:"Tokens. Default 1."`
@@ -60,17 +59,6 @@ type (
 		Floor    int64 `json:"floor,omitempty" help:"Tokens that must stay free."`
 	}
 )
-
-func (TakeCmd) Help() string {
-	return "Examples:\n\n  dipwell take login user:7 --cost 3\n  dipwell take api user:7 --plan pro --floor 5"
-}
-func (CheckCmd) Help() string    { return "Example: dipwell check login user:7 && echo there is one" }
-func (TakeUpToCmd) Help() string { return "Example: dipwell take-up-to mails batch --cost 100 --json" }
-func (ReserveCmd) Help() string  { return "Example: dipwell reserve jobs nightly --json" }
-func (WaitCmd) Help() string     { return "Example: dipwell wait mails batch --timeout 5m && send-mails" }
-func (ChargeCmd) Help() string   { return "Example: dipwell charge tokens user:7 --cost 1800" }
-func (RefundCmd) Help() string   { return "Example: dipwell refund login user:7 --cost 1" }
-func (ResetCmd) Help() string    { return "Example: dipwell reset login user:7" }
 
 func (c *TakeCmd) Run(e *env) error     { return c.decide(e, "/v1/take", c) }
 func (c *CheckCmd) Run(e *env) error    { return c.decide(e, "/v1/check", c) }
@@ -92,9 +80,15 @@ func (c *WaitCmd) Run(e *env) error {
 // answerTime is how long after the end of a wait its answer may arrive.
 const answerTime = 10 * time.Second
 
-// decide sends a call and prints its decision.
 func (t *target) decide(e *env, path string, body any) error {
-	a, err := t.ask(e, path, body)
+	b, err := json.Marshal(body)
+	if err == nil {
+		b, err = t.call(e, http.MethodPost, path, b)
+	}
+	if err != nil {
+		return err
+	}
+	a, err := t.decision(b)
 	if err != nil {
 		return err
 	}
@@ -114,7 +108,6 @@ func (t *target) print(e *env, a *answer) (err error) {
 	return err
 }
 
-// String formats an answer for people.
 func (a *answer) String() string {
 	s := "allowed"
 	if !a.Allowed {
@@ -178,7 +171,6 @@ func (a *answer) by() string {
 	return " (plan " + a.Plan + ")"
 }
 
-// remaining formats what is left of a bucket.
 func (a *answer) remaining() string {
 	if a.Capacity == store.MaxInt {
 		return "unlimited"
@@ -189,7 +181,6 @@ func (a *answer) remaining() string {
 // clock formats a time in µs since the Unix epoch.
 func clock(us int64) string { return time.UnixMicro(us).UTC().Format("2006-01-02 15:04:05Z") }
 
-// fullIn formats when a bucket will be full.
 func fullIn(us int64) string {
 	if us == 0 {
 		return ", full"

@@ -4,15 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// AuditCmd lists what people have changed.
 type AuditCmd struct {
 	target `embed:""`
 	Name   string  `arg:"" optional:"" name:"limit" help:"Only changes of this limit."`
@@ -22,12 +19,7 @@ type AuditCmd struct {
 	NDJSON bool    `name:"ndjson" help:"Print all entries as JSON, one a line."`
 }
 
-func (AuditCmd) Help() string {
-	return "Examples:\n\n  dipwell audit api cust-7\n  dipwell audit --ndjson > audit.ndjson\n\nA store keeps the last 10,000 changes, for at most 400 days."
-}
-
 func (c *AuditCmd) Run(e *env) error {
-	q := url.Values{}
 	switch {
 	case c.JSON && c.NDJSON:
 		return errors.New("ndjson, json: give only one of them")
@@ -35,25 +27,13 @@ func (c *AuditCmd) Run(e *env) error {
 		return errors.New("limit: is empty")
 	case c.NDJSON:
 		c.N = 1000
-	}
-	q.Set("n", strconv.Itoa(c.N))
-	if c.Before != "" {
-		q.Set("before", c.Before)
-	}
-	if c.Name != "" {
-		q.Set("limit", c.Name)
-	}
-	if c.Key != nil {
-		q.Set("key", *c.Key)
-	}
-	if c.NDJSON {
-		return c.export(e, q)
+		return c.export(e)
 	}
 	var page struct {
 		Entries []server.AuditEntry
 		Next    *string
 	}
-	if printed, err := c.list(e, "/v1/audit?"+q.Encode(), &page, "page of the audit"); printed || err != nil {
+	if printed, err := c.page(e, &page); printed || err != nil {
 		return err
 	}
 	for _, x := range page.Entries {
@@ -75,21 +55,24 @@ func (c *AuditCmd) Run(e *env) error {
 	return printNext(e, "--before", page.Next)
 }
 
-// export prints all entries of a query as lines of JSON.
-func (c *AuditCmd) export(e *env, q url.Values) error {
+func (c *AuditCmd) page(e *env, to any) (printed bool, err error) {
+	return c.list(e, "/v1/audit"+query("n", c.N, "before", c.Before, "limit", c.Name, "key", c.Key), to, "page of the audit")
+}
+
+func (c *AuditCmd) export(e *env) error {
 	for more := true; more; {
 		var page struct {
 			Entries []json.RawMessage
 			Next    *string
 		}
-		if _, err := c.list(e, "/v1/audit?"+q.Encode(), &page, "page of the audit"); err != nil {
+		if _, err := c.page(e, &page); err != nil {
 			return err
 		}
 		for _, x := range page.Entries {
 			fmt.Fprintln(e.stdout, string(x))
 		}
 		if more = page.Next != nil; more {
-			q.Set("before", *page.Next)
+			c.Before = *page.Next
 		}
 	}
 	return nil

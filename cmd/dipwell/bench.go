@@ -18,24 +18,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// BenchCmd measures a store from this machine.
 type BenchCmd struct {
 	Store   string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Store to measure (default memory:)."`
 	Clients int           `default:"64" placeholder:"N" help:"Concurrent clients, each without a pause between calls: 1 to 4096. Default 64."`
 	Keys    int           `default:"10000" placeholder:"N" help:"Number of keys; each call uses a random one: 1 to 1000000. Default 10000."`
 	Time    time.Duration `default:"5s" placeholder:"DURATION" help:"How long to measure, 10ms to 1h. Default 5s."`
-}
-
-func (BenchCmd) Help() string {
-	return `Examples:
-  dipwell bench
-  dipwell bench --store postgres://dipwell@db/shop --time 30s
-  dipwell bench --store redis://cache:6379 --clients 1
-
-It takes tokens of a limit of its own, dipwell-bench-…, which allows every call,
-and removes that limit and its buckets at the end, also on Ctrl-C. Calls go to
-the store together, as in serve. It puts full load on the store. Exit status:
-0 measured, 1 calls failed, 2 it could not measure, or not remove everything.`
 }
 
 const (
@@ -51,18 +38,6 @@ const (
 	benchResets     = 1000                  // buckets removed at the same time
 )
 
-func (c *BenchCmd) check() error {
-	switch {
-	case c.Clients < 1 || c.Clients > maxBenchClients:
-		return fmt.Errorf("clients: %d is not between 1 and %d", c.Clients, maxBenchClients)
-	case c.Keys < 1 || c.Keys > maxBenchKeys:
-		return fmt.Errorf("keys: %d is not between 1 and %d", c.Keys, maxBenchKeys)
-	case c.Time < minBenchTime || c.Time > maxBenchTime:
-		return fmt.Errorf("time: %v is not between %v and %v", c.Time, minBenchTime, maxBenchTime)
-	}
-	return knownStore(c.Store)
-}
-
 // limit returns a limit that allows ten million calls a second of one key, or as
 // many as 2^53 allows. Tokens come back as late as possible, within a minute, so
 // that calls find used buckets, as with real limits.
@@ -74,7 +49,9 @@ func (c *BenchCmd) limit(name string) dipwell.Limit {
 
 func (c *BenchCmd) Run(e *env) error {
 	c.Store = cmp.Or(c.Store, "memory:")
-	if err := c.check(); err != nil {
+	err := cmp.Or(between("clients", c.Clients, 1, maxBenchClients), between("keys", c.Keys, 1, maxBenchKeys),
+		between("time", c.Time, minBenchTime, maxBenchTime), knownStore(c.Store))
+	if err != nil {
 		return err
 	}
 	b := &bench{BenchCmd: c, env: e}
@@ -93,7 +70,6 @@ func (c *BenchCmd) Run(e *env) error {
 	return cmp.Or(b.cleanUp(), err)
 }
 
-// bench is a running benchmark.
 type bench struct {
 	*BenchCmd
 	*env
@@ -125,7 +101,7 @@ func (b *bench) define() error {
 	return err
 }
 
-// load runs the load and prints the report. load returns errRefused if calls failed.
+// load returns errRefused if calls failed.
 func (b *bench) load() error {
 	clients := make([]benchClient, b.Clients)
 	clients[0].bar = *newBar(b.stderr)
@@ -153,7 +129,7 @@ func (b *bench) load() error {
 	return b.print(clients, time.Since(start))
 }
 
-// each calls do for all clients concurrently. each returns the first error.
+// each calls do for all clients concurrently, and returns the first error.
 func each(clients []benchClient, do func(*benchClient) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(clients))
@@ -164,7 +140,6 @@ func each(clients []benchClient, do func(*benchClient) error) error {
 	return cmp.Or(errs...)
 }
 
-// benchClient calls the store without a pause.
 type benchClient struct {
 	*bench
 	bar      bar // the first client's bar shows the progress
@@ -190,8 +165,7 @@ func (c *benchClient) take(ctx context.Context) error {
 	return nil
 }
 
-// call runs the load of a client. call reads the clock once per call: a call
-// lasts from the end of the previous one.
+// call reads the clock once per call: a call lasts from the end of the previous one.
 func (c *benchClient) call(until, calls context.Context, start time.Time) {
 	last := time.Since(start)
 	for until.Err() == nil {
@@ -209,7 +183,6 @@ func (c *benchClient) call(until, calls context.Context, start time.Time) {
 	}
 }
 
-// print prints the report.
 func (b *bench) print(clients []benchClient, took time.Duration) (err error) {
 	var times bounded.Histogram
 	var failed uint64
@@ -243,8 +216,7 @@ func short(us float64) time.Duration {
 	return d.Round(unit)
 }
 
-// cleanUp removes the buckets and the limit. cleanUp continues after the first
-// signal; a second one kills the program.
+// cleanUp continues after the first signal; a second one kills the program.
 func (b *bench) cleanUp() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), benchCleanUp)
 	defer cancel()
@@ -260,7 +232,6 @@ func (b *bench) cleanUp() error {
 	return err
 }
 
-// reset removes the buckets of all keys, and stops at the first error.
 func (b *bench) reset(ctx context.Context) error {
 	def := b.limiter.Limit(b.name)
 	for keys := range slices.Chunk(b.keys, benchResets) {

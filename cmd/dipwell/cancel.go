@@ -8,14 +8,9 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// CancelCmd cancels a reservation.
 type CancelCmd struct {
 	target      `embed:""`
 	Reservation string `arg:"" help:"The id that reserve printed."`
-}
-
-func (CancelCmd) Help() string {
-	return "Example: dipwell cancel 0198c2f3-5b6e-4cc1-9d1a-3f0a5b7c9d11"
 }
 
 func (c *CancelCmd) Run(e *env) error {

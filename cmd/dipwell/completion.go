@@ -9,13 +9,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// CompletionCmd prints what a shell reads, or the man page.
 type CompletionCmd struct {
 	Shell string `arg:"" enum:"bash,zsh,fish,man" help:"bash, zsh or fish; or man for the manual page."`
-}
-
-func (CompletionCmd) Help() string {
-	return "Examples:\n  source <(dipwell completion bash)\n  dipwell completion fish > ~/.config/fish/completions/dipwell.fish\n  dipwell completion man > /usr/local/share/man/man1/dipwell.1"
 }
 
 //go:embed completion

@@ -11,13 +11,11 @@ import (
 	"strings"
 
 	"github.com/dipwell/dipwell/internal/config"
-	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/store"
 )
 
-// ConfigCmd holds the commands on configuration files.
 type ConfigCmd struct {
 	Check ConfigCheckCmd `cmd:"" help:"Report the errors of a configuration file, with lines."`
 }
@@ -27,8 +25,6 @@ type ConfigCmd struct {
 type ConfigCheckCmd struct {
 	File string `arg:"" help:"The YAML file."`
 }
-
-func (ConfigCheckCmd) Help() string { return "Example: dipwell config check dipwell.yaml" }
 
 func (c *ConfigCheckCmd) Run(e *env) error {
 	set, err := (&ServeCmd{Config: c.File}).merge()
@@ -67,7 +63,12 @@ func inFile(path string, err error) error {
 // checkNamed reads the files and descriptors that settings name. It returns the descriptors,
 // if they name any, what is wrong with the files, and notes about descriptors and limits.
 func (s *settings) checkNamed() (rules *rls.Rules, notes []string, errs []error) {
-	errs = []error{readable("admin_token_file", s.AdminTokenFile, 1), readable("key_secret_file", s.KeySecretFile, keyhash.MinSecret)}
+	if s.AdminTokenFile != "" {
+		_, err := readSecret("admin_token_file", s.AdminTokenFile)
+		errs = append(errs, err)
+	}
+	_, err := keySecret(s.KeySecretFile, true)
+	errs = append(errs, err)
 	if s.TLSCert != "" {
 		_, err := server.LoadTLS(s.TLSCert, s.TLSKey, s.ClientCA)
 		errs = append(errs, err)
@@ -77,8 +78,7 @@ func (s *settings) checkNamed() (rules *rls.Rules, notes []string, errs []error)
 		_, err := s.callerToken(i, names)
 		errs = append(errs, err)
 	}
-	rules, err := namedRules(&s.File)
-	if err != nil {
+	if rules, err = namedRules(&s.File); err != nil {
 		errs = append(errs, fmt.Errorf("rls_config: %w", err))
 	}
 	if rules != nil {
@@ -94,19 +94,6 @@ func (s *settings) checkNamed() (rules *rls.Rules, notes []string, errs []error)
 		notes = append(notes, warning+" in this file")
 	}
 	return rules, notes, slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-}
-
-// readable returns an error if a file does not have a secret of at least the given number
-// of bytes.
-func readable(setting, path string, least int) error {
-	if path == "" {
-		return nil
-	}
-	b, err := readSecret(setting, path)
-	if err == nil && len(b) < least {
-		err = fmt.Errorf("%s: the secret has %d bytes; at least %d", setting, len(b), least)
-	}
-	return err
 }
 
 // namedRules returns the descriptors that a file names, or nil if it names none. As

@@ -283,7 +283,6 @@ func whose(by string) string {
 	return "owner " + by
 }
 
-// drift describes the limits that differ in the store.
 func drift(limiter *dipwell.Limiter, limits []declaredLimit) (out []string) {
 	for _, l := range limits {
 		def := limiter.Limit(l.Name)
@@ -301,7 +300,6 @@ func drift(limiter *dipwell.Limiter, limits []declaredLimit) (out []string) {
 	return out
 }
 
-// drifted returns how many limits differ in the store.
 func (d *declared) drifted() float64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()

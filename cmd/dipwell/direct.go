@@ -45,7 +45,6 @@ func (t *target) call(e *env, method, path string, body []byte) ([]byte, error) 
 	return w.body.Bytes(), answered(w.status, http.StatusText(w.status), w.body.Bytes())
 }
 
-// localUser is the name of whoever calls a store directly, for the store's audit.
 func localUser() string {
 	if u, err := user.Current(); err == nil {
 		return "local user " + u.Username
@@ -61,7 +60,6 @@ func newRequest(ctx context.Context, method, url string, body []byte) (*http.Req
 	return r, err
 }
 
-// answered returns the error that a status and a body mean.
 func answered(status int, text string, body []byte) error {
 	if status/100 == 2 || status == http.StatusTooManyRequests {
 		return nil
@@ -69,7 +67,6 @@ func answered(status int, text string, body []byte) error {
 	return problem(text, body)
 }
 
-// reply is an http.ResponseWriter in memory.
 type reply struct {
 	header http.Header
 	status int

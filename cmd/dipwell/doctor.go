@@ -25,30 +25,16 @@ type DoctorCmd struct {
 	clientTLS `embed:""`
 }
 
-// AfterApply checks the server's URL.
 func (c *DoctorCmd) AfterApply() error { return checkServer(c.Server) }
 
-func (DoctorCmd) Help() string {
-	return `Examples:
-  dipwell doctor --config /etc/dipwell/dipwell.yaml
-  dipwell doctor --store postgres://dipwell@db/shop
-  dipwell doctor --server http://127.0.0.1:8080
-
-It writes nothing, and works on a database without the schema. Exit status:
-0 no problem (there may be warnings), 1 a problem, 2 the checks could not run.`
-}
-
-// Verdicts of a finding.
 const (
 	verdictOK      = "ok"
 	verdictWarning = "warning"
 	verdictProblem = "problem"
 )
 
-// finding is the result of one check.
 type finding struct{ verdict, check, found, advice string }
 
-// examination collects findings.
 type examination struct {
 	findings []finding
 	declared *config.File // settings of the file given by --config, or nil
@@ -113,7 +99,7 @@ func (c *DoctorCmd) Run(e *env) error {
 	return x.report(e.stdout)
 }
 
-// report prints the findings. report returns errRefused if there is a problem.
+// report returns errRefused if there is a problem.
 func (x *examination) report(w io.Writer) error {
 	count := map[string]int{}
 	for _, f := range x.findings {
@@ -162,7 +148,6 @@ func (x *examination) secretFile(setting, path string) {
 	}
 }
 
-// store checks a store, depending on its scheme.
 func (x *examination) store(ctx context.Context, url string) {
 	switch scheme, _, _ := strings.Cut(url, ":"); {
 	case scheme == "memory":
@@ -176,7 +161,6 @@ func (x *examination) store(ctx context.Context, url string) {
 	}
 }
 
-// down adds the finding that a store does not answer.
 func (x *examination) down(url string, err error) {
 	x.problem("store", "until it answers, calls are answered by the on_store_error of their limits", "%s does not answer: %v", redact(url), err)
 }
@@ -203,7 +187,6 @@ func (x *examination) clock(whose string, ahead, wrong time.Duration) {
 		"%s is %v %s this machine's, ±%v", whose, apart.Round(time.Microsecond), way, wrong.Round(time.Microsecond))
 }
 
-// limits checks the limits of a store.
 func (x *examination) limits(s store.Store) {
 	l, err := dipwell.New(s)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// server checks a running service through its public paths.
 func (x *examination) server(ctx context.Context, client *http.Client, base string) {
 	base = strings.TrimSuffix(cmp.Or(base, "http://127.0.0.1:8080"), "/")
 	if err := healthy(ctx, client, base+"/healthz"); err != nil {
@@ -23,7 +22,6 @@ func (x *examination) server(ctx context.Context, client *http.Client, base stri
 	x.ok("store", "it can decide")
 }
 
-// healthy returns an error unless a GET is answered 200.
 func healthy(ctx context.Context, client *http.Client, url string) error {
 	r, err := newRequest(ctx, http.MethodGet, url, nil)
 	if err != nil {

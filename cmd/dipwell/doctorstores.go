@@ -14,7 +14,7 @@ import (
 	"github.com/dipwell/dipwell/redisstore"
 )
 
-// file checks a store in a file without opening it as a store.
+// file does not open the file as a store.
 func (x *examination) file(url string) {
 	path, every, err := filestore.ParseURL(url)
 	if err != nil {
@@ -43,7 +43,6 @@ func (x *examination) file(url string) {
 	}
 }
 
-// postgres checks a database.
 func (x *examination) postgres(ctx context.Context, url string) {
 	config, err := pgstore.ParseURL(url)
 	if err != nil {
@@ -99,7 +98,6 @@ func (x *examination) postgresLimits(ctx context.Context, url string) {
 	x.limits(s.Store)
 }
 
-// postgresEngine checks what depends on the engine.
 func (x *examination) postgresEngine(c *pgstore.Condition) {
 	if c.Engine == "YugabyteDB" || c.Engine == "CockroachDB" {
 		return
@@ -180,7 +178,6 @@ func (x *examination) postgresSweep(c *pgstore.Condition) {
 	}
 }
 
-// redis checks every primary.
 func (x *examination) redis(ctx context.Context, url string) {
 	db, config, err := redisstore.Client(url, redisstore.Config{})
 	if err != nil {

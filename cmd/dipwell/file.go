@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/dipwell/dipwell/filestore"
 )
@@ -27,20 +24,4 @@ func openFile(_ context.Context, url string, o *storeOptions) (closer, error) {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	return s, nil
-}
-
-// makeData creates the directory of a store if it is missing.
-func makeData(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("data: %w", err)
-	}
-	return nil
-}
-
-// dataURL is the URL of the store in a directory.
-func dataURL(dir string) (string, error) {
-	if strings.ContainsRune(dir, '?') {
-		return "", fmt.Errorf("data: %q: the name of the directory must not contain a question mark", dir)
-	}
-	return "file:" + filepath.Join(dir, dataFile), nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -19,6 +20,14 @@ func readers() []kong.Option {
 		kong.KindMapper(reflect.Int64, kong.MapperFunc(readInt)),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(readDuration)),
 	}
+}
+
+// between returns an error if the value of a flag is out of bounds.
+func between[T cmp.Ordered](flag string, value, least, most T) error {
+	if value < least || value > most {
+		return fmt.Errorf("%s: %v is not between %v and %v", flag, value, least, most)
+	}
+	return nil
 }
 
 func readInt(c *kong.DecodeContext, to reflect.Value) error {

@@ -2,22 +2,16 @@ package main
 
 import (
 	"fmt"
-	"net/url"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// HoldCmd takes tokens until they are settled.
 type HoldCmd struct {
 	floorCall `embed:""`
 	TTL       time.Duration `json:"-" name:"ttl" required:"" help:"Time until the hold expires and everything is given back, such as 30s."`
 	ID        *string       `json:"id,omitempty" name:"id" help:"Id of the hold, which makes the call safe to repeat. Default: a random one."`
-}
-
-func (HoldCmd) Help() string {
-	return "Example:\n\n  dipwell hold builds acme --ttl 10m --id build-81 && make; dipwell settle build-81"
 }
 
 func (c *HoldCmd) Run(e *env) error {
@@ -27,15 +21,12 @@ func (c *HoldCmd) Run(e *env) error {
 	}{c, period.Format(c.TTL)})
 }
 
-// SettleCmd ends a hold.
 type SettleCmd struct {
 	target `embed:""`
 	Hold   string  `arg:"" help:"Id of the hold, as hold printed it."`
 	Cost   []int64 `help:"Actual cost in tokens; one for each limit that was held. Default: what was held."`
 	Note   string  `help:"Why, at most 1024 bytes: the audit then has it."`
 }
-
-func (SettleCmd) Help() string { return "Example: dipwell settle req-81 --cost 2150" }
 
 func (c *SettleCmd) Run(e *env) error {
 	body := struct {
@@ -50,27 +41,21 @@ func (c *SettleCmd) Run(e *env) error {
 	return c.decide(e, "/v1/settle", body)
 }
 
-// ExtendCmd moves the expiry of a hold.
 type ExtendCmd struct {
 	target `embed:""`
 	Hold   string        `arg:"" help:"Id of the hold, as hold printed it."`
 	TTL    time.Duration `name:"ttl" required:"" help:"Time from now until the hold expires, such as 30s."`
 }
 
-func (ExtendCmd) Help() string { return "Example: dipwell extend req-81 --ttl 30s" }
-
 func (c *ExtendCmd) Run(e *env) error {
 	return c.decide(e, "/v1/extend", map[string]string{"hold": c.Hold, "ttl": period.Format(c.TTL)})
 }
 
-// HoldsCmd lists the live holds of a key.
 type HoldsCmd struct{ onKey }
-
-func (HoldsCmd) Help() string { return "Example: dipwell holds builds acme" }
 
 func (c *HoldsCmd) Run(e *env) error {
 	var list struct{ Holds []server.LiveHold }
-	if printed, err := c.list(e, "/v1/limits/"+url.PathEscape(c.Name)+"/holds"+c.query(), &list, "list of holds"); printed || err != nil {
+	if printed, err := c.list(e, limitPath(c.Name, "/holds", "key", c.Key), &list, "list of holds"); printed || err != nil {
 		return err
 	}
 	printHolds(e, "", list.Holds)
@@ -81,12 +66,4 @@ func printHolds(e *env, before string, holds []server.LiveHold) {
 	for _, h := range holds {
 		fmt.Fprintf(e.stdout, "%s%s: %d tokens until %s\n", before, h.Hold, h.Tokens, clock(h.Expires))
 	}
-}
-
-// query names the key in a query.
-func (c *onKey) query() string {
-	if c.Key == nil {
-		return ""
-	}
-	return "?" + url.Values{"key": {*c.Key}}.Encode()
 }

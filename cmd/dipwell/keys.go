@@ -4,16 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
-	"net/url"
-	"strconv"
 
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// KeysCmd lists a page of live keys of a limit.
 type KeysCmd struct{ paged }
 
-// paged are the arguments of a page of a list of keys.
 type paged struct {
 	target `embed:""`
 	Name   string  `arg:"" name:"limit" help:"Name of the limit."`
@@ -22,27 +18,12 @@ type paged struct {
 	N      int     `short:"n" default:"100" help:"Number of keys, 1 to 1000. Default 100."`
 }
 
-func (p *paged) query() url.Values {
-	q := url.Values{"n": {strconv.Itoa(p.N)}}
-	if p.Prefix != "" {
-		q.Set("prefix", p.Prefix)
-	}
-	if p.After != nil {
-		q.Set("after", *p.After)
-	}
-	return q
-}
-
-func (KeysCmd) Help() string {
-	return "Example: dipwell keys login --prefix user: -n 20\n\nIn memory the limit must keep the text of its keys: keys: list."
-}
-
 func (c *KeysCmd) Run(e *env) error {
 	var page struct {
 		Keys []server.LiveKey
 		Next *string
 	}
-	if printed, err := c.list(e, keysPath(c.Name, c.query()), &page, "page of keys"); printed || err != nil {
+	if printed, err := c.list(e, limitPath(c.Name, "/keys", "n", c.N, "prefix", c.Prefix, "after", c.After), &page, "page of keys"); printed || err != nil {
 		return err
 	}
 	for _, k := range page.Keys {
@@ -61,19 +42,14 @@ func (c *KeysCmd) Run(e *env) error {
 	return printNext(e, "--after", page.Next)
 }
 
-// InspectCmd shows one bucket without changing it.
 type InspectCmd struct {
 	target `embed:""`
 	Name   string `arg:"" name:"limit" help:"Name of the limit."`
 	Key    string `arg:"" optional:"" help:"Key of the bucket. A limit that is shared has none."`
 }
 
-func (InspectCmd) Help() string {
-	return "Example: dipwell inspect login user:7\n\nIt also shows the key's override and live holds, what it used in 31 days if the\nlimit has usage: true, and its last refusals by the service that answers: a\nsample, at most one a second."
-}
-
 func (c *InspectCmd) Run(e *env) error {
-	b, err := c.call(e, http.MethodGet, keysPath(c.Name, url.Values{"key": {c.Key}}), nil)
+	b, err := c.call(e, http.MethodGet, limitPath(c.Name, "/keys", "key", &c.Key), nil)
 	if err != nil {
 		return err
 	}

@@ -6,17 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// LimitsCmd lists the limits of a server.
 type LimitsCmd struct {
 	target `embed:""`
 }
-
-func (LimitsCmd) Help() string { return "Example: dipwell limits --json" }
 
 func (c *LimitsCmd) Run(e *env) error {
 	list, err := c.all(e)
@@ -41,16 +37,15 @@ var errNoLimits = errors.New("the server's answer is not a list of limits")
 
 // limitsPage is the size of a page, and maxLimitsPages bounds what a server may send.
 const (
-	limitsPage     = "1000"
+	limitsPage     = 1000
 	maxLimitsPages = 100
 )
 
-// all reads all pages.
 func (c *LimitsCmd) all(e *env) (list []json.RawMessage, err error) {
 	list = []json.RawMessage{}
 	after := ""
 	for range maxLimitsPages {
-		b, err := c.call(e, http.MethodGet, "/v1/limits?"+url.Values{"after": {after}, "n": {limitsPage}}.Encode(), nil)
+		b, err := c.call(e, http.MethodGet, "/v1/limits"+query("after", &after, "n", limitsPage), nil)
 		if err != nil {
 			return nil, err
 		}

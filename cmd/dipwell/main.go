@@ -55,8 +55,6 @@ type HelpCmd struct {
 	Command []string `arg:"" optional:"" help:"Such as take, or migrate up."`
 }
 
-func (HelpCmd) Help() string { return "Example: dipwell help take" }
-
 // meant returns the arguments that others stand for: those of help and of --version.
 func meant(args []string) []string {
 	switch {
@@ -83,7 +81,6 @@ func main() {
 	os.Exit(code)
 }
 
-// env is the environment of a command.
 type env struct {
 	ctx    context.Context // ends at the first signal
 	stdin  io.Reader
@@ -97,7 +94,6 @@ var errRefused = errors.New("refused")
 // exit is the panic by which the parser ends run, as after --help.
 type exit int
 
-// run parses args, runs a command and returns the exit status.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	defer func() {
 		if e := recover(); e != nil {
@@ -116,6 +112,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err != nil {
 		panic(err) // an error is a bug in the list of commands
 	}
+	addExamples(parser.Model.Node)
 	if len(args) == 0 {
 		shortHelp(errs, parser)
 		return 2
@@ -146,7 +143,13 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return 0
 }
 
-// shortHelp prints the description and the names of the commands.
+func addExamples(n *kong.Node) {
+	n.Detail = examples[n.Path()]
+	for _, c := range n.Children {
+		addExamples(c)
+	}
+}
+
 func shortHelp(w io.Writer, parser *kong.Kong) {
 	var names []string
 	for _, c := range parser.Model.Children {

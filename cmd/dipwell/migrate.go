@@ -16,7 +16,6 @@ import (
 	"github.com/dipwell/dipwell/pgstore"
 )
 
-// MigrateCmd holds the commands on the schema of a database.
 type MigrateCmd struct {
 	Up     MigrateUpCmd     `cmd:"" help:"Create or upgrade the schema, and choose how durable its tables are."`
 	Down   MigrateDownCmd   `cmd:"" help:"Remove the schema with everything in it: limits and buckets."`
@@ -27,12 +26,10 @@ type MigrateCmd struct {
 // connectTimeout bounds how long the end of a connection may take.
 const connectTimeout = 5 * time.Second
 
-// database has the flag that names a database.
 type database struct {
 	Store string `placeholder:"URL" env:"DIPWELL_STORE" help:"The database: postgres://USER@HOST/DATABASE."`
 }
 
-// on calls f with a connection to the database.
 func (d *database) on(e *env, f func(conn *pgx.Conn) error) error {
 	if d.Store == "" {
 		return errors.New("store: say which database: --store postgres://USER@HOST/DATABASE")
@@ -63,7 +60,6 @@ func closeConn(ctx context.Context, conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-// tables are the flags for the kind of tables.
 type tables struct {
 	Unlogged bool `xor:"durability" help:"Faster; after a crash of the server all buckets are full again, and a standby has none. PostgreSQL without Citus only."`
 	Logged   bool `xor:"durability" help:"A crash loses nothing that was answered (default for new tables)."`
@@ -103,19 +99,9 @@ func engineOf(url string) string {
 	return ""
 }
 
-// MigrateUpCmd creates or upgrades the schema.
 type MigrateUpCmd struct {
 	database `embed:""`
 	tables   `embed:""`
-}
-
-func (MigrateUpCmd) Help() string {
-	return `Example: dipwell migrate up --store postgres://postgres@db/shop
-
-The upgrade is one transaction, and several programs may run it at the same time.
-It waits for other transactions without holding up callers, and says for which.
-Run it again with --logged or --unlogged to convert the tables, which PostgreSQL
-then rewrites; with neither flag the kind of tables does not change.`
 }
 
 func (c *MigrateUpCmd) Run(e *env) error {
@@ -142,14 +128,9 @@ func (c *MigrateUpCmd) Run(e *env) error {
 	})
 }
 
-// MigrateDownCmd removes the schema.
 type MigrateDownCmd struct {
 	database `embed:""`
 	Yes      bool `help:"Really remove it."`
-}
-
-func (MigrateDownCmd) Help() string {
-	return "Example: dipwell migrate down --yes --store postgres://postgres@db/shop\n\nLimits and buckets are gone afterwards. The roles dipwell_app, dipwell_service and dipwell_admin stay: other databases may use them."
 }
 
 func (c *MigrateDownCmd) Run(e *env) error {
@@ -174,13 +155,8 @@ func (c *MigrateDownCmd) Run(e *env) error {
 	})
 }
 
-// MigrateStatusCmd prints the state of the schema.
 type MigrateStatusCmd struct {
 	database `embed:""`
-}
-
-func (MigrateStatusCmd) Help() string {
-	return "Example: dipwell migrate status --store postgres://dipwell@db/shop\n\nThe exit status is 1 if the schema is missing, older or newer than this program's."
 }
 
 func (c *MigrateStatusCmd) Run(e *env) error {
@@ -217,19 +193,11 @@ func stateOf(m *pgstore.Migration) string {
 	return "applied " + m.AppliedAt.UTC().Format(time.DateTime) + " UTC"
 }
 
-// MigratePrintCmd prints the schema.
 type MigratePrintCmd struct {
 	tables `embed:""`
 	For    string `placeholder:"TOOL" help:"Print a migration in the form that a tool reads: psql, goose, dbmate, flyway, alembic, django, prisma, rails, supabase or pg_tle. Default: the statements alone."`
 	From   int    `placeholder:"N" help:"Print the upgrade from version N, not the whole schema. migrate status prints the version."`
 	Store  string `placeholder:"URL" env:"DIPWELL_STORE" help:"Its scheme selects the SQL: yugabyte:// or cockroach://, else PostgreSQL. No database is opened."`
-}
-
-func (MigratePrintCmd) Help() string {
-	return `Examples:
-  dipwell migrate print > dipwell.sql
-  dipwell migrate print --for goose > migrations/00007_dipwell.sql
-  dipwell migrate print --for rails > db/migrate/20260101000000_dipwell.rb`
 }
 
 func (c *MigratePrintCmd) Run(e *env) error {
@@ -275,7 +243,6 @@ func printMigration(w io.Writer, tool string, o pgstore.MigrateOptions) error {
 	return form.Execute(w, map[string]any{"Title": title, "Version": pgstore.SchemaVersion, "From": o.From, "Up": up, "Down": down})
 }
 
-// printState prints the version and the kind of tables.
 func printState(e *env, conn *pgx.Conn) error {
 	var unlogged bool
 	err := conn.QueryRow(e.ctx, "select relpersistence = 'u' from pg_class where oid = 'dipwell.buckets'::regclass").Scan(&unlogged)
@@ -286,7 +253,6 @@ func printState(e *env, conn *pgx.Conn) error {
 	return err
 }
 
-// durabilityOf says what a crash does to tables.
 func durabilityOf(unlogged bool) string {
 	if unlogged {
 		return "unlogged: after a crash all buckets are full again"

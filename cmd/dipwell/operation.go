@@ -36,7 +36,7 @@ func (s *settings) hasher() (*keyhash.Hasher, error) {
 	return keyhash.NewHasher(s.keySecret)
 }
 
-// trace starts tracing. The tracer is nil if no endpoint is configured.
+// trace returns nil if no endpoint is configured.
 func (s *settings) trace(ctx context.Context, hasher *keyhash.Hasher, log *logger) (*tracing.Tracer, error) {
 	if !tracing.Wanted(s.OTLPEndpoint) {
 		return nil, nil
@@ -44,7 +44,6 @@ func (s *settings) trace(ctx context.Context, hasher *keyhash.Hasher, log *logge
 	return tracing.Start(ctx, tracing.Config{Endpoint: s.OTLPEndpoint, Version: version(), Redact: hasher.Redact, OnError: log.error})
 }
 
-// openTLS reads the certificate, if there is one, and follows its files.
 func (s *service) openTLS(set *settings) (err error) {
 	if set.TLSCert == "" {
 		return nil
@@ -66,7 +65,7 @@ func (s *service) reloadTLS() {
 	s.info("certificate read again: good until %s", s.tls.NotAfter().UTC().Format("2006-01-02 15:04:05Z"))
 }
 
-// secure returns the TLS settings of a listener, nil for plain text.
+// secure returns nil for plain text.
 func (s *service) secure(protocols ...string) *tls.Config {
 	if s.tls == nil {
 		return nil

@@ -60,15 +60,9 @@ func isControl(r rune) bool {
 	return r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
 }
 
-// file returns the file that an output writes to, or nil.
-func (o *output) file() *os.File {
-	f, _ := o.to.(*os.File)
-	return f
-}
-
 // terminal returns the terminal that an output writes to, or nil.
 func (o *output) terminal() *os.File {
-	if f := o.file(); f != nil && term.IsTerminal(int(f.Fd())) {
+	if f, ok := o.to.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		return f
 	}
 	return nil

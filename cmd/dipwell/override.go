@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -15,14 +14,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// OverrideCmd has the commands about overrides.
 type OverrideCmd struct {
 	Set  OverrideSetCmd  `cmd:"" help:"Set an override of a key, in place of the one of its kind (admin)."`
 	List OverrideListCmd `cmd:"" help:"List the overrides of a limit in pages (admin)."`
 	End  OverrideEndCmd  `cmd:"" help:"End an override of a key (admin)."`
 }
 
-// OverrideSetCmd sets the override of a key.
 type OverrideSetCmd struct {
 	onKey `embed:""`
 	Plan  *string        `json:"plan,omitempty" help:"A plan of the limit."`
@@ -32,10 +29,6 @@ type OverrideSetCmd struct {
 	For   *time.Duration `json:"-" placeholder:"1h" help:"How long it holds, over one that stands. Default: it stands until it is ended."`
 	Until *string        `json:"until,omitempty" placeholder:"TIME" help:"Or when it ends, such as 2030-01-31T18:00:00Z."`
 	Note  string         `json:"note,omitempty" help:"Why, at most 1024 bytes."`
-}
-
-func (OverrideSetCmd) Help() string {
-	return "Examples:\n\n  dipwell override set api cust-7 --plan pro --for 1h --note 'ticket 81'\n  dipwell override set api cust-7 --rate 600/1m --burst 1000\n  dipwell override set quota cust-7 --start '17 00:00 Europe/Rome' --note 'billing day'"
 }
 
 func (c *OverrideSetCmd) Run(e *env) error {
@@ -63,7 +56,7 @@ func (c *OverrideSetCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	b, err := c.call(e, http.MethodPut, overridesPath(c.Name), sent)
+	b, err := c.call(e, http.MethodPut, limitPath(c.Name, "/overrides"), sent)
 	if err != nil {
 		return err
 	}
@@ -81,17 +74,8 @@ func (c *OverrideSetCmd) Run(e *env) error {
 	return err
 }
 
-func overridesPath(limit string) string { return "/v1/limits/" + url.PathEscape(limit) + "/overrides" }
-
-// overrideKind is a flag that says which of a key's overrides is meant.
 type overrideKind struct {
 	Kind *string `enum:"standing,temporary,automatic" help:"standing, which has no end, temporary, or automatic: a block that a refusal began."`
-}
-
-func (k *overrideKind) to(q url.Values) {
-	if k.Kind != nil {
-		q.Set("kind", *k.Kind)
-	}
 }
 
 func overrideText(o *server.Override) string {
@@ -139,14 +123,9 @@ func numbersOf(o *server.Override) (s string) {
 	return s
 }
 
-// OverrideListCmd lists overrides.
 type OverrideListCmd struct {
 	paged
 	overrideKind
-}
-
-func (OverrideListCmd) Help() string {
-	return "Keys that a refusal has blocked are listed with --kind automatic.\n\nExample: dipwell override list api --prefix cust-"
 }
 
 func (c *OverrideListCmd) Run(e *env) error {
@@ -154,9 +133,8 @@ func (c *OverrideListCmd) Run(e *env) error {
 		Overrides []server.Override
 		Next      *string
 	}
-	q := c.query()
-	c.to(q)
-	if printed, err := c.list(e, overridesPath(c.Name)+"?"+q.Encode(), &page, "page of overrides"); printed || err != nil {
+	path := limitPath(c.Name, "/overrides", "n", c.N, "prefix", c.Prefix, "after", c.After, "kind", c.Kind)
+	if printed, err := c.list(e, path, &page, "page of overrides"); printed || err != nil {
 		return err
 	}
 	for i := range page.Overrides {
@@ -165,27 +143,15 @@ func (c *OverrideListCmd) Run(e *env) error {
 	return printNext(e, "--after", page.Next)
 }
 
-// OverrideEndCmd ends the override of a key.
 type OverrideEndCmd struct {
 	onKey
 	noted
 	overrideKind
 }
 
-func (OverrideEndCmd) Help() string {
-	return "Without --kind it ends the one that decides: the temporary one, if there is one.\n\nExample: dipwell override end api cust-7"
-}
-
 func (c *OverrideEndCmd) Run(e *env) error {
-	q := url.Values{}
-	if c.Key != nil {
-		q.Set("key", *c.Key)
-	}
-	if c.Note != "" {
-		q.Set("note", c.Note)
-	}
-	c.to(q)
-	if _, err := c.call(e, http.MethodDelete, overridesPath(c.Name)+"?"+q.Encode(), nil); err != nil {
+	path := limitPath(c.Name, "/overrides", "key", c.Key, "note", c.Note, "kind", c.Kind)
+	if _, err := c.call(e, http.MethodDelete, path, nil); err != nil {
 		return err
 	}
 	if c.JSON {

@@ -17,7 +17,6 @@ import (
 	"github.com/dipwell/dipwell/internal/texts"
 )
 
-// ReplayCmd decides an access log by limits, in virtual time.
 type ReplayCmd struct {
 	Log       string   `required:"" placeholder:"FILE" help:"Access log, gzipped or not; - is standard input."`
 	Config    string   `placeholder:"FILE" help:"Use the limits of a configuration file, with their plans and parents."`
@@ -35,15 +34,6 @@ type ReplayCmd struct {
 	JSON      bool     `name:"json" help:"Print the report as JSON."`
 }
 
-// Help is shown by --help.
-func (c *ReplayCmd) Help() string {
-	return `Example:
-  dipwell replay --log access.log --limit 'page=10/10s,burst=20' --plot replay.svg
-  dipwell replay --log api.jsonl --config dipwell.yaml --by tenant+user --plan tier --where 'path~^/v1/'
-  dipwell replay --log app.log --limit page=10/10s --pattern '^%{TIMESTAMP_ISO8601:time} %{NOTSPACE:ip}'`
-}
-
-// Run replays the log.
 func (c *ReplayCmd) Run(e *env) error {
 	o, err := c.options()
 	if err != nil {
@@ -159,7 +149,6 @@ func (c *ReplayCmd) print(stdout io.Writer, rep *replay.Report) error {
 	return rep.Write(stdout)
 }
 
-// sink opens the file of --decisions.
 func (c *ReplayCmd) sink(stdout io.Writer) (io.Writer, error) {
 	switch {
 	case c.Decisions == "":

@@ -19,22 +19,9 @@ import (
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// ServeCmd runs the service.
 type ServeCmd struct {
 	Config       string `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"YAML file. It is read again when it changes, and on SIGHUP."`
 	kong.Plugins        // the result of serveFlags, embedded as flags
-}
-
-func (ServeCmd) Help() string {
-	return `Examples:
-  dipwell serve --limit 'api=10/1s,burst=50' --limit 'day=1000/1d,algorithm=fixed_window,start=0s'
-  dipwell serve --limit 'api=10/1s,burst=50' --data /var/lib/dipwell
-  dipwell serve --config dipwell.yaml --listen :8080 --admin-token-file /run/secrets/dipwell
-  dipwell serve --limit 'login=5/1m' --store 'postgres://dipwell@db/shop?target_session_attrs=read-write'
-  dipwell serve --grpc :8081 --rls-config /etc/ratelimit/config --store 'redis://cache:6379'
-  dipwell serve --limit 'site=20/1s,burst=100' --upstream http://127.0.0.1:3000 --admin 127.0.0.1:8081
-
-A flag comes before its environment variable, that before the file, and that before the default.`
 }
 
 // gcPercent is GOGC unless the environment sets it. The live heap is a few
@@ -155,7 +142,6 @@ func (s *service) countKeys(keep int) (end func()) {
 	return func() { cancel(); wait() }
 }
 
-// listen opens the listeners and logs their addresses.
 func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 	defer func() {
 		if err != nil {
@@ -189,7 +175,6 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 	return append(ls, s.announce(admin, "serving admin calls", true)), nil
 }
 
-// open opens the listener of a setting.
 func (s *service) open(setting, addr string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(s.env.ctx, "tcp", addr)
 	if err != nil {
@@ -216,7 +201,6 @@ func (s *service) announce(l server.Listener, what string, page bool) server.Lis
 // hasToken reports whether admin calls, and so the page, need a token.
 func (s *settings) hasToken() bool { return s.token != "" || len(s.callers) > 0 }
 
-// site returns the Site of the main listener.
 func (s *settings) site(l net.Listener) server.Site {
 	return server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.Admin != "", AdminAt: s.Admin,
 		Open: slices.Contains(s.OpenListeners, "listen"), NoMetrics: slices.Contains(s.AdminOnly, "metrics"), NoLimits: slices.Contains(s.AdminOnly, "limits")}
@@ -235,8 +219,6 @@ func closeAll(ls []server.Listener) {
 	}
 }
 
-// watch reloads the settings when the configuration file or one of the tokens changes, and on
-// SIGHUP.
 func (s *service) watch() error {
 	if s.cmd.Config == "" && len(s.started.tokenFiles()) == 0 {
 		return nil

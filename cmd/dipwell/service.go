@@ -15,7 +15,6 @@ import (
 	"github.com/dipwell/dipwell/internal/tracing"
 )
 
-// service is a running service.
 type service struct {
 	env     *env
 	cmd     *ServeCmd

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -30,7 +31,6 @@ type settings struct {
 	keySecret []byte // nil if keys are stored as text
 }
 
-// settings reads all settings and the secrets that they name.
 func (c *ServeCmd) settings() (*settings, error) {
 	s, err := c.merge()
 	if err != nil {
@@ -40,8 +40,8 @@ func (c *ServeCmd) settings() (*settings, error) {
 		return nil, err
 	}
 	if s.Data != "" {
-		if err = makeData(s.Data); err != nil {
-			return nil, err
+		if err = os.MkdirAll(s.Data, 0o700); err != nil {
+			return nil, fmt.Errorf("data: %w", err)
 		}
 	}
 	if err = s.readTokens(); err != nil {
@@ -91,7 +91,6 @@ func (c *ServeCmd) merge() (*settings, error) {
 	return s, s.check()
 }
 
-// overwrite replaces the settings of the file with flags and environment.
 func (c *ServeCmd) overwrite(s *settings) error {
 	var errs []error
 	s.given = map[string]bool{}
@@ -110,19 +109,20 @@ func (c *ServeCmd) overwrite(s *settings) error {
 }
 
 // place sets Store to its default or, if Data is given, to the file in that directory.
-func (s *settings) place() (err error) {
+func (s *settings) place() error {
 	switch {
 	case s.Data == "":
 		s.Store = cmp.Or(s.Store, "memory:")
 	case s.Store != "":
 		return fmt.Errorf("data: --data and --store both name the place of the buckets; give one")
+	case strings.ContainsRune(s.Data, '?'):
+		return fmt.Errorf("data: %q: the name of the directory must not contain a question mark", s.Data)
 	default:
-		s.Store, err = dataURL(s.Data)
+		s.Store = "file:" + filepath.Join(s.Data, dataFile)
 	}
-	return err
+	return nil
 }
 
-// parseLimits parses values of --limit.
 func parseLimits(list []string) ([]dipwell.Limit, error) {
 	var out []dipwell.Limit
 	for _, text := range joinPlans(list) {
@@ -238,7 +238,6 @@ func (s *settings) checkProxied() error {
 	return nil
 }
 
-// checkAddress returns an error if addr is not the address of a listener.
 func checkAddress(addr string) error {
 	if addr == "" {
 		return nil
@@ -259,7 +258,6 @@ func (s *settings) server() server.Config {
 		Labels: s.MetricLabels, Shadow: s.Shadow, HashKey: keyhash.Func(s.keySecret)}
 }
 
-// upstream returns the configuration of the proxy.
 func (s *settings) upstream(report func(error)) server.Upstream {
 	return server.Upstream{URL: s.Upstream, By: s.By, PlanHeader: s.UpstreamPlanHeader, Floor: s.UpstreamFloor, Report: report}
 }

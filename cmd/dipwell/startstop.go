@@ -7,7 +7,6 @@ import (
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// logStart logs the version, the store and the limits.
 func (s *service) logStart(set *settings) {
 	list := set.names()
 	attrs := []any{"version", version(), "store", redact(set.Store), "limits", len(list), "limit_names", list[:min(len(list), maxListed)]}
@@ -17,8 +16,7 @@ func (s *service) logStart(set *settings) {
 	s.slog().Info("starting", attrs...)
 }
 
-// logListening logs that a listener is open, and the address of the page if the listener has
-// it.
+// logListening logs a listener, and the address of the page if the listener has it.
 func (s *service) logListening(what, at, page string) {
 	if s.json != nil {
 		args := []any{"address", at}

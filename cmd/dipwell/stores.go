@@ -20,7 +20,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// closer is a store that can be closed.
 type closer interface {
 	store.Store
 	Close() error
@@ -61,13 +60,11 @@ type storeOptions struct {
 	note                            func(string) // called when background work has recovered; may be nil
 }
 
-// opened is a store with what is put around it.
 type opened struct {
 	*stack.Stack
 	base closer
 }
 
-// Close closes everything in reverse order.
 func (o *opened) Close() error { return errors.Join(o.Stack.Close(), o.base.Close()) }
 
 // openStore opens the store of a URL with the layers around it. A store in this process
@@ -91,7 +88,6 @@ func openStore(ctx context.Context, url string, o storeOptions) (*opened, error)
 // defaultDenyMaxAge is how long a refusal is remembered.
 const defaultDenyMaxAge = time.Second
 
-// stack returns the layers for a store.
 func (o *storeOptions) stack(scheme string) stack.Options {
 	s := stack.Options{Lanes: -1, KeySecret: o.keySecret, Shadow: o.shadow, Outer: o.outer}
 	if o.once || scheme == "memory" || scheme == "file" {

@@ -63,7 +63,6 @@ func (t *tally) failed(why error) {
 	}
 }
 
-// gauges puts the counts on /metrics.
 func (t *tally) gauges(s *server.Server) {
 	for _, c := range []prometheus.Collector{t.sizes, t.took, t.failures} {
 		s.Collect(c)

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-
 	"strings"
 	"time"
 
@@ -42,7 +41,6 @@ const (
 	maxShortAnswer = 1 << 20
 )
 
-// readAnswer reads a response of at most most bytes.
 func readAnswer(res *http.Response, most int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(res.Body, most+1))
 	if err == nil && int64(len(b)) > most {
@@ -59,7 +57,6 @@ func unreached(err error) error {
 	return err
 }
 
-// answer is the decision object in JSON.
 type answer struct {
 	Allowed      bool              `json:"allowed"`
 	Limit        string            `json:"limit"`
@@ -88,19 +85,6 @@ type answer struct {
 	Asked        string            `json:"asked"`            // URL of the server or of the store
 }
 
-// ask sends a call and reads its decision. body becomes JSON.
-func (t *target) ask(e *env, path string, body any) (a answer, err error) {
-	b, err := json.Marshal(body)
-	if err == nil {
-		b, err = t.call(e, http.MethodPost, path, b)
-	}
-	if err != nil {
-		return a, err
-	}
-	return t.decision(b)
-}
-
-// decision reads a decision.
 func (t *target) decision(b []byte) (a answer, err error) {
 	if err = json.Unmarshal(b, &a); err != nil || a.Limit == "" {
 		return a, errors.New("the server's answer is not a decision")
@@ -141,7 +125,6 @@ func checkServer(base string) error {
 	return nil
 }
 
-// direct reports whether a store is called instead of a server.
 func (t *target) direct() bool { return t.Store != "" }
 
 // asked returns the URL of the server or the store without secrets.
@@ -188,7 +171,12 @@ func printNext(e *env, flag string, next *string) error {
 }
 
 // http does the work of call for a server.
-func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) {
+func (t *target) http(e *env, method, path string, body []byte) (_ []byte, err error) {
+	defer func() {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("timeout: %s has not answered within %v", t.asked(), t.Timeout)
+		}
+	}()
 	token, err := t.token()
 	if err != nil {
 		return nil, err
@@ -207,9 +195,6 @@ func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) 
 		return nil, err
 	}
 	res, err := client.Do(r)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, t.late()
-	}
 	if err != nil {
 		return nil, unreached(err)
 	}
@@ -219,20 +204,12 @@ func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) 
 		most = maxAnswer
 	}
 	b, err := readAnswer(res, most)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, t.late()
-	}
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	return b, answered(res.StatusCode, res.Status, b)
 }
 
-func (t *target) late() error {
-	return fmt.Errorf("timeout: %s has not answered within %v", t.asked(), t.Timeout)
-}
-
-// problem returns the error of a problem+json body, or of the status.
 func problem(status string, b []byte) error {
 	var p struct{ Title, Detail string }
 	if json.Unmarshal(b, &p) != nil || p.Detail == "" {
@@ -241,6 +218,25 @@ func problem(status string, b []byte) error {
 	return errors.New(p.Detail)
 }
 
-func keysPath(limit string, query url.Values) string {
-	return "/v1/limits/" + url.PathEscape(limit) + "/keys?" + query.Encode()
+// limitPath is the path of a list of a limit, such as /keys, with the pairs of query.
+func limitPath(limit, list string, pairs ...any) string {
+	return "/v1/limits/" + url.PathEscape(limit) + list + query(pairs...)
+}
+
+// query encodes names and values. A flag that was not given, nil or "", is left out.
+func query(pairs ...any) string {
+	q := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		switch value := pairs[i+1].(type) {
+		case *string:
+			if value != nil {
+				q.Set(pairs[i].(string), *value)
+			}
+		default:
+			if text := fmt.Sprint(value); text != "" {
+				q.Set(pairs[i].(string), text)
+			}
+		}
+	}
+	return "?" + q.Encode()
 }

@@ -44,7 +44,6 @@ func readToken(setting, path string) (string, error) {
 	return string(b), nil
 }
 
-// readTokens reads the admin token and those of callers.
 func (s *settings) readTokens() (err error) {
 	if s.token, s.tokenFile, err = adminToken(s.AdminTokenFile, s.given["admin_token_file"]); err != nil {
 		return err
@@ -105,7 +104,6 @@ func (s *settings) unknownLimits(exists func(limit string) bool) (warnings []str
 	return warnings
 }
 
-// tokenFiles returns the files of tokens.
 func (s *settings) tokenFiles() (paths []string) {
 	if s.tokenFile != "" {
 		paths = append(paths, s.tokenFile)

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,7 +14,6 @@ import (
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// TopCmd shows the decisions of a service, live or once.
 type TopCmd struct {
 	remote   `embed:""`
 	Interval time.Duration `default:"2s" help:"Time between reports, 100ms to 20s. Default 2s."`
@@ -26,21 +23,7 @@ type TopCmd struct {
 	Once     bool          `help:"Print one report and end, as without a terminal."`
 }
 
-// AfterApply checks the server's URL.
 func (c *TopCmd) AfterApply() error { return checkServer(c.Server) }
-
-func (TopCmd) Help() string {
-	return `Examples:
-  dipwell top
-  dipwell top --limit login -n 20 --server https://limits.internal:8443
-  dipwell top --once --interval 10s
-  dipwell top --hour 1h
-
-The service counts keys in bounded memory: a count is too high by at most the
-column ERROR, and never too low. Counts are of the last minute at most, and of
-the one service that answers; rates per second of the last interval. --hour has
-the counts of all services together; an hour is there once it has ended.`
-}
 
 const (
 	minInterval = 100 * time.Millisecond
@@ -73,11 +56,8 @@ type topReport struct {
 }
 
 func (c *TopCmd) Run(e *env) error {
-	switch {
-	case c.Interval < minInterval || c.Interval > maxInterval:
-		return fmt.Errorf("interval: %v is not between %v and %v", c.Interval, minInterval, maxInterval)
-	case c.N < 1 || c.N > 100:
-		return fmt.Errorf("n: %d is not between 1 and 100", c.N)
+	if err := cmp.Or(between("interval", c.Interval, minInterval, maxInterval), between("n", c.N, 1, 100)); err != nil {
+		return err
 	}
 	if c.Hour != "" {
 		return c.hour(e, time.Now())
@@ -119,7 +99,7 @@ func (c *TopCmd) Run(e *env) error {
 // ask calls GET /v1/top, which also starts the counting of keys.
 func (c *TopCmd) ask(e *env) (a *topAnswer, err error) {
 	a = &topAnswer{}
-	if err = c.get(e, url.Values{}, a); err == nil && a.At == 0 {
+	if err = c.get(e, "", a); err == nil && a.At == 0 {
 		err = errNoReport
 	}
 	return a, err
@@ -127,21 +107,15 @@ func (c *TopCmd) ask(e *env) (a *topAnswer, err error) {
 
 var errNoReport = errors.New("the server's answer is not a report")
 
-// get calls GET /v1/top.
-func (c *TopCmd) get(e *env, q url.Values, to any) error {
-	q.Set("n", strconv.Itoa(c.N))
-	if c.Limit != "" {
-		q.Set("limit", c.Limit)
-	}
+func (c *TopCmd) get(e *env, hour string, to any) error {
 	t := target{remote: c.remote, Timeout: 10 * time.Second}
-	b, err := t.http(e, http.MethodGet, "/v1/top?"+q.Encode(), nil)
+	b, err := t.http(e, http.MethodGet, "/v1/top"+query("n", c.N, "limit", c.Limit, "hour", hour), nil)
 	if err == nil && json.Unmarshal(b, to) != nil {
 		err = errNoReport
 	}
 	return err
 }
 
-// hour prints the lists of an hour.
 func (c *TopCmd) hour(e *env, now time.Time) error {
 	at, err := time.Parse(time.RFC3339, c.Hour)
 	if err != nil {
@@ -152,7 +126,7 @@ func (c *TopCmd) hour(e *env, now time.Time) error {
 		at = now.Add(-ago)
 	}
 	var h server.TopHour
-	err = c.get(e, url.Values{"hour": {at.UTC().Format(time.RFC3339)}}, &h)
+	err = c.get(e, at.UTC().Format(time.RFC3339), &h)
 	if err == nil && h.Hour.IsZero() {
 		err = errNoReport
 	}

@@ -16,7 +16,6 @@ import (
 // longestKey is how many characters of a key a report shows.
 const longestKey = 100
 
-// write writes a report for people, with at most n limits.
 func (r *topReport) write(w io.Writer, n int) {
 	all := &r.all
 	share := 0.0

@@ -6,10 +6,7 @@ import (
 	"runtime/debug"
 )
 
-// VersionCmd prints the version, and Go's version and platform.
 type VersionCmd struct{}
-
-func (VersionCmd) Help() string { return "Example: dipwell version" }
 
 func (VersionCmd) Run(e *env) error {
 	_, err := fmt.Fprintf(e.stdout, "dipwell %s %s %s/%s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
