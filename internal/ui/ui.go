@@ -69,6 +69,7 @@ func read(engine fs.FS) map[string]file {
 			return err
 		})
 	}
+	all["/ui/what-if.html"] = newFile(bytes.Replace(all["/ui/playground.html"].content, []byte("playground.js"), []byte("what-if.js"), 1))
 	if _, ok := all["/ui/dipwell.wasm.gz"]; !ok {
 		all["/ui/index.html"] = newFile(bytes.Replace(all["/ui/index.html"].content, []byte("<html"), []byte(`<html data-computed="no"`), 1))
 	}

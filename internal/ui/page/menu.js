@@ -1,6 +1,12 @@
-// Adds the views of the service to the menu of the pages that compute, where there is one, and
-// the search, which leads to the page of the service.
+// The frame of the two pages that compute. Where there is a service, its views are added to the
+// menu, and the search, which leads to the page of the service.
 import {h, s} from "./dom.js";
+
+// openPage names the page.
+export function openPage(name) {
+  document.title = "dipwell: " + name.toLowerCase();
+  [...document.querySelectorAll("nav a")].find((a) => a.textContent === name).setAttribute("aria-current", "page");
+}
 
 if (location.pathname.includes("/ui/")) {
   const search = h("input", {id: "search", type: "search", "aria-label": "Find a customer or key", placeholder: "Find a customer or key", autocomplete: "off", maxlength: 512});

@@ -1,6 +1,6 @@
 // The page Playground: a limit and calls to it, decided in virtual time by dipwell itself.
 import {card, count, h, s, span, table} from "./dom.js";
-import "./menu.js";
+import {openPage} from "./menu.js";
 import {Engine, field, read, write} from "./tools.js";
 
 const width = 600, height = 150, strip = 44, top = 8;
@@ -23,6 +23,7 @@ const fields = {
 const labels = {max_debt: "debt at most", block: "then blocked for", per: "per", verb: "a call", cost: "tokens each", every: "every", count: "calls each time", span: "for", drawn: "calls in each part"};
 const label = (name) => h("label", {class: name === "drawn" && "grow"}, labels[name] ?? name, fields[name]);
 
+openPage("Playground");
 const engine = new Engine();
 let run, busy = false, again = false, playing = 0;
 

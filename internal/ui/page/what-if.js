@@ -1,7 +1,7 @@
 // The page What if: an access log decided by two limits, by the replay of dipwell.
 import {count, h, span, table} from "./dom.js";
 import {lines} from "./chart.js";
-import "./menu.js";
+import {openPage} from "./menu.js";
 import {Engine, field, read, write} from "./tools.js";
 
 const fields = {
@@ -14,6 +14,7 @@ const label = (name) => h("label", {class: ["a", "b", "where", "pattern"].includ
 
 const file = h("input", {id: "log", type: "file"}), run = h("button", {id: "run"}, "Compare");
 const note = h("p", {id: "note", class: "quiet", role: "status"}), result = h("div", {id: "result"});
+openPage("What if");
 let engine = new Engine(), working = false;
 
 async function compare(e) {
