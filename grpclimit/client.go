@@ -65,11 +65,11 @@ const (
 	defaultMaxWait     = time.Minute
 	defaultMaxAttempts = 4
 	maxAttempts        = 100
-	maxMethods         = 1024      // number of methods whose RetryInfo is remembered
-	maxBlock           = time.Hour // longest time that a RetryInfo blocks; longer ones are cut
+	maxMethods         = 1024             // number of methods whose RetryInfo is remembered
+	maxBlock           = time.Hour        // longest time that a RetryInfo blocks; longer ones are cut
+	minSleep           = time.Millisecond // prevents a busy loop when a server's delay is 0
 )
 
-// A client limits the calls that a program makes, and honours RetryInfo.
 type client struct {
 	taker
 	ClientConfig
@@ -152,7 +152,6 @@ func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 	return &clientStream{ClientStream: stream, c: c, target: cc.Target(), method: method, first: first}, nil
 }
 
-// observeCall reports a call, sent at began, to the adaptive limits.
 func (c *client) observeCall(ctx context.Context, adaptive []string, began time.Time, err error) {
 	if len(adaptive) == 0 || err != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return
@@ -198,13 +197,10 @@ func (c *client) admit(ctx context.Context, w *waitBudget, target, method string
 	return adaptive, err
 }
 
-// blocked returns the error of a call that was not sent because an earlier
-// RetryInfo has not passed.
 func blocked(wait time.Duration) error {
 	return detailed(codes.ResourceExhausted, fmt.Sprintf("not sent: the server said to come back in %v", wait), &errdetails.RetryInfo{RetryDelay: durationpb.New(wait)}).Err()
 }
 
-// learn remembers the RetryInfo of a server's refusal, if it has one.
 func (c *client) learn(target, method string, err error) (wait time.Duration, told bool) {
 	wait, told = RetryInfo(err)
 	if told {
@@ -248,9 +244,6 @@ func (w *waitBudget) sleep(ctx context.Context, wait time.Duration) error {
 	w.left -= wait
 	return background.Sleep(ctx, wait)
 }
-
-// minSleep prevents a busy loop when a server's delay is 0.
-const minSleep = time.Millisecond
 
 // clientStream observes the first message of a stream, and remembers the RetryInfo of the
 // status that ends it.

@@ -42,7 +42,6 @@ type Limit struct {
 	Floor int64
 }
 
-// check returns an error if calls or messages cannot use one of the limits in this way.
 func check(limiter *dipwell.Limiter, field string, limits []Limit, use front.Use) error {
 	if len(limits) > store.MaxTakes {
 		return fmt.Errorf("grpclimit: %s: %d limits; at most %d", field, len(limits), store.MaxTakes)
@@ -55,7 +54,6 @@ func check(limiter *dipwell.Limiter, field string, limits []Limit, use front.Use
 	return nil
 }
 
-// A taker takes from limits, for server and client.
 type taker struct {
 	limiter *dipwell.Limiter
 	failed  func(context.Context, error) error

@@ -68,7 +68,6 @@ type Config struct {
 	Observe func(d *dipwell.Decision, err error, took time.Duration)
 }
 
-// A server limits the calls that a gRPC server receives.
 type server struct {
 	taker
 	Config
@@ -153,8 +152,7 @@ func (s *server) admit(c *Call, header func(metadata.MD) error, trailer func(met
 	return ctx, release, nil
 }
 
-// decided reports whether d is a decision of the store, which is announced, and
-// not zero or a fallback.
+// decided reports whether d is announced: a decision of the store, not zero or a fallback.
 func decided(d *dipwell.Decision) bool {
 	return d.Limit != "" && d.Source != store.SourceFallbackClosed
 }
@@ -190,7 +188,6 @@ type heldStream struct {
 
 func (s *heldStream) Context() context.Context { return s.ctx }
 
-// serverStream takes from the limits for each message.
 type serverStream struct {
 	grpc.ServerStream
 	s      *server

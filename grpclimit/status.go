@@ -19,7 +19,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// announce returns the metadata that announces a decision.
 func announce(v httplimit.Headers, d *dipwell.Decision) metadata.MD {
 	h := make(http.Header, 3)
 	v.Set(h, d)
@@ -57,7 +56,6 @@ func Refuse(d *dipwell.Decision) error {
 	return &refusal{detailed(codes.ResourceExhausted, refused.Error(), details...), refused}
 }
 
-// detailed returns a status with details.
 func detailed(code codes.Code, text string, details ...protoadapt.MessageV1) *status.Status {
 	s := status.New(code, text)
 	if with, err := s.WithDetails(details...); err == nil {

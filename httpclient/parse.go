@@ -20,13 +20,11 @@ type quota struct {
 	Refills   bool          // the limit refills steadily until Reset rather than all at once
 }
 
-const unknown = -1
-
-// maxBucket is how many bytes of a bucket's name are kept.
-const maxBucket = 256
-
-// maxQuotas is how many quotas of a response are read.
-const maxQuotas = 8
+const (
+	unknown   = -1
+	maxBucket = 256 // bytes of a bucket's name that are kept
+	maxQuotas = 8   // quotas of a response that are read
+)
 
 // advice is what a response says about a service's limits.
 type advice struct {
@@ -89,7 +87,7 @@ func (p *parser) get(canonical string) string {
 	return ""
 }
 
-// quota adds a quota and returns it, or returns nil if there are maxQuotas.
+// quota returns nil if there are maxQuotas.
 func (p *parser) quota(name string) *quota {
 	if p.a.n == maxQuotas {
 		return nil
@@ -131,10 +129,7 @@ func (p *parser) plain() {
 	p.a.Bucket = bucket[:min(len(bucket), maxBucket)]
 	p.a.github = p.a.Bucket != "" || p.get("X-Github-Request-Id") != ""
 	after := p.get("X-Ratelimit-Reset-After")
-	if remaining == "" && reset == "" && after == "" {
-		return
-	}
-	if p.a.n > 0 { // the structured fields have already named the quota
+	if remaining == "" && reset == "" && after == "" || p.a.n > 0 { // the structured fields have already named the quota
 		return
 	}
 	q := p.quota("")
@@ -179,13 +174,14 @@ func (p *parser) reset(v string) time.Duration {
 	case ok:
 		return p.until(time.UnixMicro(int64(s * 1e6)))
 	}
-	if t, err := http.ParseTime(v); err == nil {
-		return p.until(t)
+	t, err := http.ParseTime(v)
+	if err != nil {
+		t, err = time.Parse(time.RFC3339, v)
 	}
-	if t, err := time.Parse(time.RFC3339, v); err == nil {
-		return p.until(t)
+	if err != nil {
+		return unknown
 	}
-	return unknown
+	return p.until(t)
 }
 
 // steady are the quotas of OpenAI, whose resets are durations, and of Anthropic, in RFC 3339.
@@ -199,7 +195,6 @@ var steady = [...]struct{ name, limit, remaining, reset string }{
 	{"output-tokens", "Anthropic-Ratelimit-Output-Tokens-Limit", "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"},
 }
 
-// units reads the header fields that steady lists.
 func (p *parser) units() {
 	for _, f := range steady {
 		left := p.get(f.remaining)
@@ -217,7 +212,6 @@ func (p *parser) units() {
 	}
 }
 
-// until returns the time from the response to t, at least 0.
 func (p *parser) until(t time.Time) time.Duration {
 	return max(0, min(t.Sub(p.clock()), p.most))
 }

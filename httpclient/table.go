@@ -128,12 +128,10 @@ func (s *state) update(q *quota, now time.Time, most time.Duration) {
 		q.Remaining = s.Remaining
 		until = s.until
 	}
-	name := s.Name
+	q.Name = s.Name // which does not keep the header in memory
 	s.quota, s.at, s.until = *q, now, until
-	s.Name = name
 }
 
-// add returns an entry, and creates it if it is missing.
 func (t *table) add(k key) *entry {
 	e, ok := t.entries.Get(k)
 	if !ok {
@@ -159,7 +157,6 @@ type pause struct {
 	entry *entry
 }
 
-// entries yields the entries that count the flight.
 func (k *flight) entries(yield func(*entry) bool) {
 	for _, e := range [...]*entry{k.host, k.route} {
 		if e != nil && !yield(e) {
@@ -228,7 +225,6 @@ func (k *flight) obey(now time.Time, retryAfter time.Duration) {
 	}
 }
 
-// cost returns the cost of the flight's request in a quota.
 func (k *flight) cost(s *state) int64 {
 	if s.tokens {
 		return k.tokens
@@ -253,14 +249,6 @@ func (t *table) done(k *flight, charged bool) {
 			close(e.changed)
 			e.changed = nil
 		}
-	}
-}
-
-// learn updates the quotas of an entry from a response.
-func (e *entry) learn(a *advice, now time.Time, most time.Duration) {
-	for i := range a.quotas[:a.n] {
-		q := &a.quotas[i]
-		e.quota(q).update(q, now, most)
 	}
 }
 

@@ -309,8 +309,7 @@ func (t *Transport) enter(r *http.Request, k *flight, left *time.Duration) error
 	}
 }
 
-// find sets the entries that count a request: its host's, and its route's if the route has
-// one.
+// find sets the entries of the request's host, and of its route if the route has one.
 func (t *Transport) find(r *http.Request, id key, k *flight) {
 	k.host, _ = t.table.entries.Get(id)
 	if k.route = nil; k.host != nil && k.host.split {
@@ -368,7 +367,10 @@ func (t *Transport) remember(r *http.Request, k *flight, a *advice, now time.Tim
 		k.route = t.table.add(id)
 		e = k.route
 	}
-	e.learn(a, now, t.MaxBlock)
+	for i := range a.quotas[:a.n] {
+		q := &a.quotas[i]
+		e.quota(q).update(q, now, t.MaxBlock)
+	}
 }
 
 // route returns the route of a request, the first segment of its path. At GitHub, requests
@@ -393,8 +395,7 @@ func (t *Transport) release(k *flight, charged bool) {
 	t.table.mu.Unlock()
 }
 
-// take takes from Config.Limits, and waits for them. take returns the adaptive limits among
-// them.
+// take takes from Config.Limits, and returns the adaptive ones.
 func (t *Transport) take(r *http.Request, left *time.Duration) (adaptive []string, err error) {
 	var buf [1]dipwell.Take
 	takes, err := front.AskAll(buf[:0], t.Limits, func(l *Limit) (dipwell.Take, error) {
@@ -428,7 +429,6 @@ func (t *Transport) take(r *http.Request, left *time.Duration) (adaptive []strin
 	return nil, e
 }
 
-// key returns the key of the budget that a request spends.
 func (t *Transport) key(r *http.Request) key {
 	if t.Budget != nil {
 		return key{host: t.Budget(r)}
@@ -520,7 +520,6 @@ func classify(status int, a *advice, known bool) (retry, shared bool) {
 	return false, false
 }
 
-// idempotent reports whether a request may be sent twice.
 func idempotent(r *http.Request) bool {
 	switch r.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
@@ -529,12 +528,10 @@ func idempotent(r *http.Request) bool {
 	return len(r.Header["Idempotency-Key"]) > 0 || len(r.Header["X-Idempotency-Key"]) > 0
 }
 
-// replayable reports whether the body can be read again.
 func replayable(r *http.Request) bool {
 	return r.Body == nil || r.Body == http.NoBody || r.GetBody != nil
 }
 
-// nextAttempt returns the request with a new body.
 func nextAttempt(r *http.Request) (*http.Request, error) {
 	next := r.WithContext(r.Context()) // a copy: a RoundTripper must not change its request
 	if r.Body == nil || r.Body == http.NoBody {
