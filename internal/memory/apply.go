@@ -59,14 +59,12 @@ func (s *Store) hash(key string, b *binding) (id uint64, tag uint32) {
 	return max(1, fold(lo, hi)), uint32(fold(lo^h, hi^s.secret[1]))
 }
 
-// load64 reads eight bytes at i.
 func load64(s string, i int) uint64 {
 	s = s[i : i+8]
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
 		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
-// load32 reads four bytes at i.
 func load32(s string, i int) uint64 {
 	s = s[i : i+4]
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24
@@ -204,7 +202,6 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 	return s.insert(sh, i, p, op, &row, now)
 }
 
-// insert adds the row of a new key.
 func (s *Store) insert(sh *shard, i int, p *place, op *store.Op, row *store.State, now int64) bool {
 	if !sh.ready(1, p.def, op.Key) || !s.room(sh, i, room{1, textOf(p.def, op.Key)}, now) {
 		return false
@@ -299,7 +296,6 @@ func (sh *shard) add(i int, p *place, key string, phase int64, row *store.State,
 // room is how much of MaxKeys and MaxKeyBytes rows take.
 type room struct{ keys, text int64 }
 
-// add adds n rows of a key.
 func (r *room) add(d *store.Definition, key string, n int64) {
 	r.keys += n
 	r.text += n * textOf(d, key)
@@ -364,7 +360,6 @@ func countOf(of *atomic.Int64, n, most int64) bool {
 	}
 }
 
-// uncount undoes the counting of rows that were not added.
 func (s *Store) uncount(n room) {
 	if n != (room{}) {
 		s.keys.Add(-n.keys)

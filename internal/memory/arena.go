@@ -67,7 +67,6 @@ func (a *arena) make(mem []byte) {
 	}
 }
 
-// more continues with the next chunk.
 func (a *arena) more() bool {
 	if a.closed {
 		return false

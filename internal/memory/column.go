@@ -60,7 +60,6 @@ type low struct {
 
 func (sh *shard) side(i int) side { return side{sh.refs.get(i), sh.phases.get(i), sh.lows.get(i)} }
 
-// moveSide moves what is in the columns from one slot to another.
 func (sh *shard) moveSide(from, to int) {
 	if sh.columns {
 		sh.setSide(to, sh.side(from))

@@ -125,7 +125,6 @@ func (s *Store) Reservation(id store.Reservation) store.Pending { return s.reser
 // Hold returns a hold. One that has ended is found until it is removed.
 func (s *Store) Hold(id string) store.Hold { return s.holds.get(id) }
 
-// Override returns the override of a key, or nil.
 func (s *Store) Override(d *store.Definition, key string) *store.Override {
 	if b, err := s.bind(d); err != nil || b.limit.overrides.Load() == 0 {
 		return nil

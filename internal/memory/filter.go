@@ -22,7 +22,6 @@ func (f *filter) at(tag uint32) *uint64 {
 	return &f.words[int(tag)&(len(f.words)-1)]
 }
 
-// bitsOf returns the bits of a key in its word.
 func bitsOf(id uint64) uint64 {
 	id >>= 8 // the lower bits choose the shard
 	return 1<<(id&63) | 1<<(id>>6&63) | 1<<(id>>12&63) | 1<<(id>>18&63) | 1<<(id>>24&63) | 1<<(id>>30&63)
@@ -39,8 +38,7 @@ func (f *filter) add(k *keyExtras) {
 	*f.at(k.tag) |= bitsOf(k.id)
 }
 
-// filterOverride adds a key with an override, which is among the extras, to the shard's
-// filter.
+// filterOverride adds a key with an override, which is among the extras.
 func (sh *shard) filterOverride(k *keyExtras) {
 	f := &sh.filter
 	if f.added < filterKeys*len(f.words) {

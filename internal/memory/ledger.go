@@ -131,7 +131,6 @@ func (l *ledger[K, V]) advance(now int64) {
 	}
 }
 
-// firstEnded returns the entry that ended first, or nil.
 func (l *ledger[K, V]) firstEnded() *entry[K, V] {
 	if l.ended.next == &l.ended {
 		return nil
@@ -179,7 +178,6 @@ func (l *ledger[K, V]) markChanged(id K) {
 	}
 }
 
-// sweep deletes the values that may be deleted at now.
 func (l *ledger[K, V]) sweep(now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

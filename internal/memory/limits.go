@@ -188,7 +188,6 @@ func (s *Store) add(d *store.Definition) (any, error) {
 	return l.alive(of, d), nil
 }
 
-// alive adds a usable binding.
 func (l *limits) alive(of *limit, d *store.Definition) *binding {
 	b := &binding{def: d, limit: of, salt: of.salt, handle: l.handle(of, numberOf{d.Number, d.ListKeys}), takeRule: newTakeRule(d)}
 	of.bindings = append(of.bindings, b)
@@ -218,7 +217,6 @@ func (l *limits) end(of *limit) {
 	of.bindings = nil
 }
 
-// handle returns the handle for rows of a definition.
 func (l *limits) handle(of *limit, n numberOf) uint32 {
 	if terms.IsOverride(n.number) {
 		n.number = overrideNumber
@@ -248,10 +246,8 @@ func (l *limits) handle(of *limit, n numberOf) uint32 {
 	return h
 }
 
-// of returns the definition of a handle.
 func (l *limits) of(handle uint32) *handleOf { return &(*l.handles.Load())[handle&^marks] }
 
-// currentOf returns the present base of a limit, or nil.
 func (l *limits) currentOf(name string) *binding {
 	l.mu.Lock()
 	defer l.mu.Unlock()

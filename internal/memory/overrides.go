@@ -22,7 +22,6 @@ func (s *Store) SetOverride(_ context.Context, d *store.Definition, o store.Over
 	return set, err
 }
 
-// EndOverride ends an override of a key, and returns it.
 func (s *Store) EndOverride(_ context.Context, d *store.Definition, key string, kind store.OverrideKind) (ended *store.Override, err error) {
 	err = s.change(d, key, func(t *txn, d *store.Definition) (err error) {
 		ended, err = d.EndOverrideIn(t, key, kind, t.now)

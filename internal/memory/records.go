@@ -64,7 +64,6 @@ func (sh *shard) extrasOf(p *place, key string) *keyExtras {
 	return k
 }
 
-// overrideOf returns the override of a key, or nil.
 func (sh *shard) overrideOf(p *place) *store.Override {
 	if k := sh.extras[rowID{p.id, p.tag}]; k != nil {
 		return k.override
@@ -84,7 +83,6 @@ func countsOf(o *store.Override) (set, blocks int64) {
 	return 1, 0
 }
 
-// setOverride sets or ends the override of a key.
 func (sh *shard) setOverride(k *keyExtras, o *store.Override) {
 	oldSet, oldBlocks := countsOf(k.override)
 	set, blocks := countsOf(o)
@@ -148,7 +146,6 @@ func (sh *shard) dropExtras(k *keyExtras) {
 // spareRecords bounds the memory of extras that wait for another key.
 const spareRecords = 64
 
-// find returns the index of a record, or -1.
 func (k *keyExtras) find(id store.RecordID) int {
 	at := sort.Search(len(k.records), func(i int) bool { return k.records[i].Number >= id.Number })
 	if at < len(k.records) && k.records[at].ID() == id {
@@ -165,7 +162,6 @@ func (k *keyExtras) find(id store.RecordID) int {
 // isGone reports whether a record was deleted, and stays until pack.
 func isGone(r *store.Record) bool { return r.Unit == 0 }
 
-// count returns the number of records.
 func (k *keyExtras) count() int { return len(k.records) - k.gone }
 
 // pack removes the records that are gone.
@@ -253,7 +249,6 @@ func (sh *shard) setLows(p *place, key string, lows *store.Lows) {
 	}
 }
 
-// dropIfEmpty removes the extras of a key if there is nothing in them.
 func (sh *shard) dropIfEmpty(k *keyExtras) {
 	if k.lows != nil || k.count() > 0 || k.override != nil || k.index < 0 {
 		return

@@ -115,7 +115,6 @@ func (sh *shard) find(id uint64, tag uint32) (i int, found bool) {
 	return i, false
 }
 
-// row returns a row and its slot, or nil.
 func (sh *shard) row(id uint64, tag uint32) (int, *slot) {
 	i, found := sh.find(id, tag)
 	if !found {
@@ -172,7 +171,6 @@ func (sh *shard) forget(i int) {
 	sh.store.keys.Add(-1)
 }
 
-// remove deletes the row at i.
 func (sh *shard) remove(i int) {
 	sh.forget(i)
 	sh.closeGap(i)
@@ -254,7 +252,6 @@ func (sh *shard) prefetch(id uint64) {
 	}
 }
 
-// publishView publishes the present layout.
 func (sh *shard) publishView() {
 	v := &view{size: sh.size, next: sh.next, ext: sh.ext, filter: sh.filter}
 	v.bound.Store(^uint64(0))

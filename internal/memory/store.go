@@ -130,30 +130,27 @@ func defaultShards(maxKeys, processors int) int {
 }
 
 func (c *Config) check() error {
-	if c.MaxKeys == 0 {
-		c.MaxKeys = DefaultMaxKeys
-	}
+	c.MaxKeys = cmp.Or(c.MaxKeys, DefaultMaxKeys)
 	c.MaxKeyBytes = cmp.Or(c.MaxKeyBytes, max(minKeyBytes, min(defaultMaxKeyBytes, bytesPerKey*min(int64(c.MaxKeys), maxKeys))))
-	if c.MaxReservations == 0 {
-		c.MaxReservations = DefaultMaxReservations
-	}
+	c.MaxReservations = cmp.Or(c.MaxReservations, DefaultMaxReservations)
 	c.MaxHolds = cmp.Or(c.MaxHolds, DefaultMaxHolds)
 	c.MaxOverrides = cmp.Or(c.MaxOverrides, DefaultMaxOverrides)
+	for _, f := range []struct {
+		name               string
+		value, least, most int64
+	}{
+		{"MaxKeys", int64(c.MaxKeys), 1, maxKeys}, {"MaxKeyBytes", c.MaxKeyBytes, minKeyBytes, maxKeyBytes},
+		{"MaxReservations", int64(c.MaxReservations), 1, maxReservations}, {"MaxHolds", int64(c.MaxHolds), 1, maxReservations},
+		{"MaxOverrides", int64(c.MaxOverrides), 1, maxReservations},
+	} {
+		if f.value < f.least || f.value > f.most {
+			return fmt.Errorf("memstore: %s: %d is not between %d and %d", f.name, f.value, f.least, f.most)
+		}
+	}
 	if c.Shards == 0 {
 		c.Shards = defaultShards(c.MaxKeys, runtime.GOMAXPROCS(0))
 	}
-	switch {
-	case c.MaxKeys < 1 || int64(c.MaxKeys) > maxKeys:
-		return fmt.Errorf("memstore: MaxKeys: %d is not between 1 and %d", c.MaxKeys, maxKeys)
-	case c.MaxKeyBytes < minKeyBytes || c.MaxKeyBytes > maxKeyBytes:
-		return fmt.Errorf("memstore: MaxKeyBytes: %d is not between %d and %d", c.MaxKeyBytes, minKeyBytes, maxKeyBytes)
-	case c.MaxReservations < 1 || c.MaxReservations > maxReservations:
-		return fmt.Errorf("memstore: MaxReservations: %d is not between 1 and %d", c.MaxReservations, maxReservations)
-	case c.MaxHolds < 1 || c.MaxHolds > maxReservations:
-		return fmt.Errorf("memstore: MaxHolds: %d is not between 1 and %d", c.MaxHolds, maxReservations)
-	case c.MaxOverrides < 1 || c.MaxOverrides > maxReservations:
-		return fmt.Errorf("memstore: MaxOverrides: %d is not between 1 and %d", c.MaxOverrides, maxReservations)
-	case c.Shards < 1 || c.Shards > maxShards || c.Shards&(c.Shards-1) != 0:
+	if c.Shards < 1 || c.Shards > maxShards || c.Shards&(c.Shards-1) != 0 {
 		return fmt.Errorf("memstore: Shards: %d is not a power of two from 1 to %d", c.Shards, maxShards)
 	}
 	return nil
@@ -218,7 +215,6 @@ func (s *Store) readClock(sh *shard, count uint64) int64 {
 	return sh.ticker.read(s.start, s.epoch, count)
 }
 
-// Now returns the store's time.
 func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
 
 // Abilities returns what the store can do besides Apply.
@@ -239,7 +235,6 @@ func (s *Store) metrics() []store.Metric {
 	}
 }
 
-// Registry returns the store's limits.
 func (s *Store) Registry() *store.Registry { return &s.reg }
 
 // Stats are counts of a store at one moment.
@@ -252,7 +247,6 @@ type Stats struct {
 	Bytes        int64 // memory of the table and of the texts of keys
 }
 
-// Stats returns the store's counts.
 func (s *Store) Stats() Stats {
 	return Stats{s.keys.Load(), s.refused.Load(), s.reservations.len(), s.holds.len(), s.overrides.Load(), s.arena.bytes()}
 }
@@ -270,7 +264,6 @@ func (s *Store) Close() error {
 	return s.arena.close()
 }
 
-// isClosed reports whether Close was called.
 func (s *Store) isClosed() bool {
 	sh := &s.shards[0]
 	sh.mu.Lock()

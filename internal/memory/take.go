@@ -42,7 +42,6 @@ func newTakeRule(d *store.Definition) takeRule {
 // few is the largest number of takes that takeAll decides. Most groups have no more.
 const few = 4
 
-// A taking is one of a group's takes.
 type taking struct {
 	*binding
 	*store.Op
@@ -210,7 +209,6 @@ func (r *takeRule) takeInWindow(used, ts, now, cost, phase int64) (after, t, rem
 	return after, t, remaining, retry, reset, allowed
 }
 
-// left returns the units used after a number of ticks.
 func (r *takeRule) left(used, ticks int64) int64 {
 	return algebra.LeftAfter(used, ticks, r.add, r.enough)
 }

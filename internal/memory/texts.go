@@ -19,7 +19,6 @@ type texts struct {
 	unused int    // number of cells in free
 }
 
-// A cell holds part of a text.
 type cell struct {
 	next uint32 // 0: none
 	text [28]byte
@@ -32,7 +31,6 @@ const (
 	cellsMost   = (2 + store.MaxKey + terms.ShardSuffix + cellText - 1) / cellText
 )
 
-// cellsOf is the number of cells that a key needs.
 func cellsOf(key string) int { return (2 + len(key) + cellText - 1) / cellText }
 
 // textSize is the memory that a key needs, in bytes.
@@ -78,7 +76,6 @@ func (sh *shard) keepText(i int, key string) bool {
 	return true
 }
 
-// dropText removes the text of the row at i.
 func (sh *shard) dropText(i int) {
 	if ref := sh.refs.get(i); ref != 0 {
 		n := sh.texts.drop(ref)
@@ -102,7 +99,6 @@ func (t *texts) put(key string) (ref uint32) {
 	return ref
 }
 
-// cell takes a cell that is not in use.
 func (t *texts) cell() (ref uint32) {
 	if ref = t.free; ref != 0 {
 		t.free = t.at(ref).next

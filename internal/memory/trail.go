@@ -22,7 +22,6 @@ type trail struct {
 
 var _ store.Auditor = (*trail)(nil)
 
-// Record implements store.Auditor.
 func (t *trail) Record(_ context.Context, e store.AuditEntry) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,7 +51,6 @@ func (t *trail) find(id string) (int, bool) {
 	return slices.BinarySearchFunc(t.entries, id, func(e store.AuditEntry, id string) int { return strings.Compare(e.ID, id) })
 }
 
-// Audit implements store.Auditor.
 func (t *trail) Audit(_ context.Context, before string, n int) ([]store.AuditEntry, error) {
 	if err := catalog.CheckBefore(before); err != nil {
 		return nil, err

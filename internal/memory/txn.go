@@ -27,7 +27,6 @@ type txn struct {
 	touched     []Touched
 }
 
-// A txnRow is a key of a txn.
 type txnRow struct {
 	place
 	name    string // name of the limit; if there is no such limit, binding is nil
@@ -85,7 +84,6 @@ func (s *Store) tryGroup(g *store.Group) ([]Touched, error) {
 	return t.touched, err
 }
 
-// placeGroup adds the keys of a group.
 func (t *txn) placeGroup(g *store.Group) (err error) {
 	switch {
 	case g.Cancel:
@@ -176,14 +174,12 @@ func (t *txn) unuse() {
 
 var txns = sync.Pool{New: func() any { return &txn{rows: make([]txnRow, 0, store.MaxTakes)} }}
 
-// newTxn returns a txn without keys.
 func (s *Store) newTxn(now int64) *txn {
 	t := txns.Get().(*txn)
 	t.s, t.now = s, now
 	return t
 }
 
-// end recycles the txn.
 func (t *txn) end() {
 	for i := range t.rows {
 		t.rows[i].clear()
@@ -518,7 +514,6 @@ func (t *txn) rowRoom() (counted room, err error) {
 	}
 }
 
-// setIDs stores reservations and holds.
 func (t *txn) setIDs() error {
 	for i := range t.holds {
 		if h := &t.holds[i]; !t.s.holds.set(h.key, h.value, t.now) {

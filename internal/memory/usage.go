@@ -29,7 +29,6 @@ type usageName struct {
 
 var _ store.UsageKeeper = (*usage)(nil)
 
-// AddUsage implements store.UsageKeeper.
 func (u *usage) AddUsage(_ context.Context, lines []store.UsageLine) error {
 	if u.isClosed() {
 		return ErrClosed
@@ -60,7 +59,6 @@ func (u *usage) add(l *store.UsageLine) {
 	to.Add(l)
 }
 
-// Usage implements store.UsageKeeper.
 func (u *usage) Usage(_ context.Context, d *store.Definition, key string, from, to int64) (list []store.UsageLine, err error) {
 	if u.isClosed() {
 		return nil, ErrClosed
