@@ -119,7 +119,6 @@ func (d *Decision) AppendMembers(b []byte) []byte {
 	return b
 }
 
-// overriddenBy returns the override that decided, or nil.
 func (d *Decision) overriddenBy() *Override {
 	if d.Definition == nil {
 		return nil

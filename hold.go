@@ -189,9 +189,15 @@ func (l *Limiter) Holding(ctx context.Context, ttl time.Duration, takes []Take, 
 	var costs []int64
 	var settled error
 	func() {
-		runCtx, stop := l.keepHold(ctx, d.Hold, ttl)
+		id := d.Hold
+		runCtx, cancel := context.WithCancel(ctx)
+		runCtx, stop := background.Keep(runCtx, ttl, func(ctx context.Context, ttl time.Duration) error {
+			_, err := l.Extend(ctx, id, ttl)
+			return err
+		})
 		defer func() {
 			stop()
+			cancel()
 			settled = l.settleAfter(ctx, d.Hold, ttl, costs)
 		}()
 		costs, err = run(runCtx)
@@ -238,15 +244,4 @@ func undo(ctx context.Context, f func(ctx context.Context) error) {
 	_ = background.Repeat(ctx, func() error { return f(ctx) }, func(err error) bool {
 		return errors.Is(err, ErrUnknownHold) || errors.Is(err, ErrReservation) || errors.Is(err, ErrStore)
 	})
-}
-
-// keepHold extends a hold until stop is called. The context passed to run ends then,
-// or when the hold ends.
-func (l *Limiter) keepHold(ctx context.Context, id string, ttl time.Duration) (run context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	run, end := background.Keep(ctx, ttl, func(ctx context.Context, ttl time.Duration) error {
-		_, err := l.Extend(ctx, id, ttl)
-		return err
-	})
-	return run, func() { end(); cancel() }
 }

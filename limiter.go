@@ -323,7 +323,6 @@ func keyless(def *store.Definition) error {
 	return badField("key", "is missing; limit %s has a bucket for each key (shared: true would make it one for everybody)", def.Name)
 }
 
-// doBatch sends one op to the store.
 func (l *Limiter) doBatch(ctx context.Context, d *Decision, verb store.Verb, def *store.Definition, key string, n, floor int64) error {
 	c := calls.Get().(*call)
 	g, op := c.batch.Single()
@@ -442,7 +441,6 @@ func (d *Decision) setReservation(g *store.Group, err error) {
 	}
 }
 
-// setCall sets the fields that describe the call.
 func (d *Decision) setCall(def *store.Definition, key string, cost int64) {
 	d.Definition, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
 	d.Plan = def.Plan

@@ -72,7 +72,6 @@ func (a *adaptives) of(limit string) *adaptive.Limit {
 	return v.(*adaptive.Limit)
 }
 
-// add adds a sample of a limit and returns its state.
 func (a *adaptives) add(d *store.Definition, s adaptive.Sample) (adaptive.State, time.Time) {
 	c := target(&d.Base().Limit)
 	return a.of(d.Name).Add(&c, s)
@@ -99,7 +98,6 @@ func target(l *Limit) adaptive.Config {
 	return c
 }
 
-// price sets the field Fraction of the ops of a group.
 func (a *adaptives) price(g *store.Group) {
 	for i := range g.Ops {
 		if op := &g.Ops[i]; isAdaptive(op.Def) && op.Verb <= store.VerbCheck {

@@ -62,7 +62,6 @@ func (l *Limiter) Ready(ctx context.Context, t Take, keys []string) (ready []str
 	return ready, nil
 }
 
-// applyAll decides groups together.
 func (l *Limiter) applyAll(ctx context.Context, groups []store.Group, timeout time.Duration) error {
 	if timeout > 0 && !l.abilities.InProcess {
 		var cancel context.CancelFunc

@@ -14,7 +14,6 @@ import (
 // A key of a limit with shards has several rows, and a store decides each row as it
 // decides any other. The code here chooses the row from which a call takes.
 
-// hasShards reports whether limits of a group have shards.
 func hasShards(g *store.Group) bool {
 	for i := range g.Ops {
 		if g.Ops[i].Def.Shards > 1 {
@@ -102,7 +101,6 @@ func again(g *store.Group, choices []*choice) bool {
 	return another
 }
 
-// A choice is the choice of a row for an op of a group.
 type choice struct {
 	op  *store.Op
 	def *store.Definition
@@ -140,7 +138,6 @@ func (c *choice) next(ctx context.Context, s store.Store) error {
 	return nil
 }
 
-// look checks the next n rows.
 func (c *choice) look(ctx context.Context, s store.Store, n int) error {
 	cost := c.op.Cost
 	if c.op.Verb == store.VerbTakeUpTo {

@@ -59,7 +59,6 @@ func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err e
 	return
 }
 
-// doTake is Do for any Take.
 func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *Take) error {
 	if def := l.registry.Lookup(t.Limit); def != nil && def.Parent != "" && t.With == nil && verb != store.VerbReset {
 		return l.doGroup(ctx, d, verb, []Take{*t}, true, false)
@@ -120,7 +119,6 @@ func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, tak
 	return err
 }
 
-// A call is the ops of takes or of a hold, and the batch of their group.
 type call struct {
 	batch    store.Batch
 	hold     store.HoldCall

@@ -61,7 +61,6 @@ func (l *Limiter) DoWait(ctx context.Context, d *Decision, takes []Take, within 
 	return w.reserve(ctx)
 }
 
-// A wait is a call of DoWait.
 type wait struct {
 	*Limiter
 	d     *Decision
@@ -70,7 +69,6 @@ type wait struct {
 	until time.Time // end of the wait; zero: no bound
 }
 
-// left returns how long the caller can still wait.
 func (w *wait) left() time.Duration {
 	if w.until.IsZero() {
 		return math.MaxInt64
