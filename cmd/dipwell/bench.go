@@ -79,8 +79,7 @@ type bench struct {
 	heard   atomic.Pointer[error] // last error that the store reported outside of a call
 }
 
-// define defines the limit under an unused name. Its owner is the API, so that a
-// limit left behind can be removed through any service on the store.
+// The limit's owner is the API: if it is left behind, any service on the store can remove it.
 func (b *bench) define() error {
 	ctx, cancel := context.WithTimeout(b.ctx, defineTimeout)
 	defer cancel()

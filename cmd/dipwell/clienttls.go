@@ -8,8 +8,7 @@ import (
 	"os"
 )
 
-// clientTLS are the flags for https. There is no flag to skip verification: use
-// --cacert with the authority that signed the server's certificate.
+// There is no flag to skip verification: --cacert names the authority that signed a certificate.
 type clientTLS struct {
 	CACert     string `name:"cacert" placeholder:"FILE" env:"DIPWELL_CACERT" help:"Authorities (PEM) to verify the server's certificate. Default: those of this machine."`
 	ClientCert string `name:"cert" placeholder:"FILE" env:"DIPWELL_CLIENT_CERT" help:"Certificate chain (PEM) of this client, if the server requires one."`

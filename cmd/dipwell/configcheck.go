@@ -20,8 +20,7 @@ type ConfigCmd struct {
 	Check ConfigCheckCmd `cmd:"" help:"Report the errors of a configuration file, with lines."`
 }
 
-// ConfigCheckCmd checks a file like serve, and the files and descriptors that it
-// names if they are on this machine.
+// ConfigCheckCmd also checks the files and descriptors that are named and on this machine.
 type ConfigCheckCmd struct {
 	File string `arg:"" help:"The YAML file."`
 }
@@ -96,8 +95,7 @@ func (s *settings) checkNamed() (rules *rls.Rules, notes []string, errs []error)
 	return rules, notes, slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
 
-// namedRules returns the descriptors that a file names, or nil if it names none. As
-// in serve, rls_merge_domains may be in the environment.
+// namedRules returns nil if there are none. rls_merge_domains may be in the environment.
 func namedRules(f *config.File) (*rls.Rules, error) {
 	if f.RLSConfig == "" {
 		return nil, nil

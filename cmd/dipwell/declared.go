@@ -24,8 +24,7 @@ const (
 	maxListed     = 20               // most limits that a log line names
 )
 
-// declared has the limits of this process's flags and file, and those that its
-// file has defined in the store.
+// declared has the limits of flags and file, and those that its file has defined in the store.
 type declared struct {
 	ctx        context.Context
 	limiter    *dipwell.Limiter
@@ -48,8 +47,7 @@ type declaredLimit struct {
 	line  int // line in the file; 0 for a limit of the flags
 }
 
-// declare defines the limits of settings in the store. declare does nothing if the
-// file has not changed since it was last read, even if the store has.
+// declare does nothing if the file is the one last read, even if the store has changed.
 func (d *declared) declare(set *settings) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,8 +96,7 @@ func (s *settings) declared(file terms.FileOwner) (out []declaredLimit) {
 	return out
 }
 
-// newerRevision returns the highest revision in the store of the file's owner, if
-// it is higher than the file's, otherwise 0.
+// newerRevision returns the owner's highest revision in the store if it is above the file's, or 0.
 func (d *declared) newerRevision(file terms.FileOwner) (seen int64) {
 	for _, def := range d.limiter.Limits() {
 		if f, ok := terms.ParseFileOwner(def.Owner); ok && f.Name == file.Name && f.Revision > file.Revision {
@@ -195,8 +192,7 @@ func orphans(limiter *dipwell.Limiter, file string, limits []declaredLimit) (lef
 	return left
 }
 
-// postponeDrop restarts the wait before dropping limits, after the file has changed
-// and could not be used.
+// postponeDrop restarts the wait, after a change of the file that could not be used.
 func (d *declared) postponeDrop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -205,8 +201,7 @@ func (d *declared) postponeDrop() {
 	}
 }
 
-// scheduleDrop starts the wait before dropping limits that were removed from the
-// file, or stops it if there are none.
+// scheduleDrop begins or ends the wait before limits that left the file are dropped.
 func (d *declared) scheduleDrop() {
 	if d.gone != nil {
 		d.gone.Stop()
@@ -217,8 +212,7 @@ func (d *declared) scheduleDrop() {
 	}
 }
 
-// removed returns the limits that this process's file has defined and no longer
-// names, parents last.
+// removed returns the limits that this process's file defined and no longer names, parents last.
 func (d *declared) removed() []string {
 	left := maps.Clone(d.named)
 	for _, l := range d.limits {
@@ -235,8 +229,7 @@ func (d *declared) removed() []string {
 	return out
 }
 
-// dropRemoved drops the limits that were removed from the file, if the file has not
-// changed since it was read.
+// dropRemoved drops the limits that left the file, if it is unchanged since it was read.
 func (d *declared) dropRemoved() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -306,8 +299,7 @@ func (d *declared) drifted() float64 {
 	return float64(len(drift(d.limiter, d.limits)))
 }
 
-// waits reports whether a limit will be stored once another transaction no longer locks it,
-// which the store has reported.
+// waits reports whether a limit will be stored once another transaction no longer locks it.
 func (d *declared) waits(l declaredLimit) bool {
 	c, ok := store.AbilitiesOf(d.limiter.Store()).Limits.(interface{ Waiting(name string) error })
 	return ok && c.Waiting(l.Name) != nil
@@ -354,8 +346,7 @@ func (d *declared) remedy(restart string) string {
 	return "a change of the file or " + restart + " puts them in force"
 }
 
-// names joins names, or sentences about them, into one text. If there are more than maxListed,
-// the text has the first ones.
+// names joins names or sentences, at most maxListed of them.
 func names(list []string, sep string) string {
 	if more := len(list) - maxListed; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(list[:maxListed], sep), more)

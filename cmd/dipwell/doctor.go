@@ -60,8 +60,7 @@ func (x *examination) judge(wrong bool, verdict, check, advice, found string, ar
 	x.findings = append(x.findings, finding{verdict, check, fmt.Sprintf(found, args...), advice})
 }
 
-// judgeList adds the finding good if a list is empty, otherwise verdict with the text bad and
-// the list.
+// judgeList adds the finding good if the list is empty, else the verdict with bad and the list.
 func (x *examination) judgeList(list []string, verdict, check, advice, bad, good string) {
 	if len(list) == 0 {
 		x.ok(check, "%s", good)
@@ -171,8 +170,7 @@ const (
 	skewProblem = 5 * time.Second
 )
 
-// clock judges by how much two clocks differ (ahead), if the measurement's error is at most
-// wrong.
+// clock judges a clock that is ahead by so much, measured with an error of at most wrong.
 func (x *examination) clock(whose string, ahead, wrong time.Duration) {
 	way, apart := "ahead of", ahead
 	if ahead < 0 {

@@ -30,8 +30,7 @@ func (s *settings) checkRLS() error {
 	return nil
 }
 
-// startRLS makes the RateLimitService, if it is configured. startRLS reads the
-// descriptors and watches them for changes.
+// startRLS makes the RateLimitService, if it is configured, and follows its descriptors.
 func (s *service) startRLS() error {
 	set := s.started
 	if set.GRPC == "" && set.RLSConfig == "" {

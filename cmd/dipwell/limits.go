@@ -65,8 +65,7 @@ func (c *LimitsCmd) all(e *env) (list []json.RawMessage, err error) {
 	return nil, fmt.Errorf("the server has more than %d pages of limits", maxLimitsPages)
 }
 
-// printLimit prints a limit as dipwell.ParseLimit reads it, and its owner. If a setting
-// comes from a newer server, printLimit prints what the server sent.
+// printLimit prints what the server sent if a setting comes from a newer server.
 func printLimit(e *env, raw json.RawMessage) error {
 	var m map[string]any
 	in := json.NewDecoder(bytes.NewReader(raw))

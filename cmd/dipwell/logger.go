@@ -18,8 +18,7 @@ import (
 // repeatAfter is the time after which a repeated error is logged again.
 const repeatAfter = time.Minute
 
-// A logger writes the log of a service. An error that repeats, for example while a
-// store is down, is logged once in repeatAfter.
+// A logger logs an error that repeats, as while a store is down, once in repeatAfter.
 type logger struct {
 	to   io.Writer
 	json *slog.Logger // nil for plain text
@@ -113,8 +112,7 @@ func (l *logger) line(level slog.Level, text string) {
 // errLogged ends a command with status 2. The error itself has already been logged.
 var errLogged = errors.New("logged")
 
-// logFinal logs, in JSON, the error that ends a command. logFinal returns other
-// errors, which run prints.
+// logFinal logs, in JSON, the error that ends a command. Without JSON it returns it, for run.
 func (l *logger) logFinal(err error) error {
 	if err == nil || l.json == nil {
 		return err

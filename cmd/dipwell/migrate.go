@@ -66,8 +66,7 @@ type tables struct {
 	Citus    bool `help:"The database is Citus: distribute the buckets by key. YugabyteDB and CockroachDB are known by yugabyte:// and cockroach://."`
 }
 
-// options returns the options for the flags and the URL's scheme, or an error if they
-// contradict each other.
+// options returns an error if the flags and the URL's scheme contradict each other.
 func (t tables) options(url string) (pgstore.MigrateOptions, error) {
 	o := pgstore.MigrateOptions{Engine: engineOf(url)}
 	if t.Citus {
@@ -87,8 +86,7 @@ func (t tables) options(url string) (pgstore.MigrateOptions, error) {
 	return o, nil
 }
 
-// engineOf returns the engine that the scheme of a URL names. For any other
-// scheme the server's answer tells the engine.
+// engineOf returns the engine that a URL names; for other schemes the server's answer tells it.
 func engineOf(url string) string {
 	switch scheme, _, _ := strings.Cut(url, "://"); scheme {
 	case "yugabyte":

@@ -36,8 +36,7 @@ func (o *output) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// escape returns b without control characters. escape keeps an unfinished character for the
-// next call.
+// escape keeps an unfinished character for the next call.
 func (o *output) escape(b []byte) []byte {
 	b = append(o.rest, b...)
 	out := make([]byte, 0, len(b))
@@ -54,8 +53,7 @@ func (o *output) escape(b []byte) []byte {
 	return out
 }
 
-// isControl reports whether a character controls a terminal (C0, DEL, C1) or the direction of
-// text.
+// isControl reports whether r controls a terminal (C0, DEL, C1) or the direction of text.
 func isControl(r rune) bool {
 	return r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
 }

@@ -95,8 +95,7 @@ func (c *ReplayCmd) options() (o replay.Options, err error) {
 	return o, nil
 }
 
-// limits sets the limits of --config, its trusted proxies, and the names that --limit
-// asks for; or without --config, the limits of --limit.
+// limits sets the limits of --config that --limit names, and its proxies; or those of --limit.
 func (c *ReplayCmd) limits(o *replay.Options) error {
 	if c.Config == "" {
 		if len(c.Limit) == 0 {
@@ -161,8 +160,7 @@ func (c *ReplayCmd) sink(stdout io.Writer) (io.Writer, error) {
 	return os.Create(c.Decisions)
 }
 
-// same reports whether two paths lead to the same file. The decisions must not overwrite the
-// log.
+// The decisions and the plot must not overwrite the log.
 func same(a, b string) bool {
 	x, err := os.Stat(a)
 	if err != nil {

@@ -130,8 +130,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	return s.serveAndDrain(listeners)
 }
 
-// countKeys counts the keys of decisions until end is called. end waits until the busiest
-// keys of the last hour are stored.
+// end ends the counting, and waits until the busiest keys of the last hour are stored.
 func (s *service) countKeys(keep int) (end func()) {
 	host, err := os.Hostname()
 	if err != nil {

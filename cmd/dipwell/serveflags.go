@@ -43,8 +43,7 @@ var helpLink = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
 // plainHelp returns a line of help with links replaced by their text.
 func plainHelp(help string) string { return helpLink.ReplaceAllString(help, "$1") }
 
-// given returns the values of a setting on the command line or, if there are none,
-// in the environment. It omits empty values.
+// given returns the values on the command line, else in the environment, without empty ones.
 func (c *ServeCmd) given(s *config.Setting) (texts []string) {
 	if len(c.Plugins) == 0 || s.Flag == "" {
 		return nil

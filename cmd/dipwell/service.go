@@ -35,8 +35,7 @@ type service struct {
 	declared          *declared
 }
 
-// reload reads the configuration again and applies it. After an error the old one
-// stays in force.
+// After an error the old configuration stays in force.
 func (s *service) reload() {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -70,8 +69,7 @@ func (s *service) reload() {
 	}
 }
 
-// apply puts settings in force. The limits have been checked already, so only
-// the store can fail.
+// The limits of set have been checked already, so only the store can fail.
 func (s *service) apply(set *settings) error {
 	if s.proxy != nil { // also if the settings no longer name an upstream, since that needs a restart
 		if err := set.checkProxied(); err != nil {

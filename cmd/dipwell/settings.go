@@ -51,8 +51,7 @@ func (c *ServeCmd) settings() (*settings, error) {
 	return s, err
 }
 
-// checkFiles returns an error if a file is a pipe or the like. A service reads its files
-// again, and would find a pipe empty.
+// A service reads its files again, and would find a pipe empty.
 func (c *ServeCmd) checkFiles(s *settings) error {
 	paths := []string{c.Config, s.AdminTokenFile, s.KeySecretFile, s.TLSCert, s.TLSKey, s.ClientCA, s.RLSConfig}
 	for _, caller := range s.Callers {
@@ -66,8 +65,7 @@ func (c *ServeCmd) checkFiles(s *settings) error {
 	return nil
 }
 
-// merge merges flags, environment and file and checks the result. It opens no other
-// file, so that config check can use it too.
+// merge opens only the configuration file, so that config check can use it too.
 func (c *ServeCmd) merge() (*settings, error) {
 	s := &settings{File: *config.Defaults()}
 	if c.Config != "" {

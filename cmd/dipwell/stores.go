@@ -42,8 +42,7 @@ var openers = map[string]func(ctx context.Context, url string, o *storeOptions) 
 	"rediss+sentinel": openRedis,
 }
 
-// storeOptions are settings of a store and of the stack around it. Some apply only to
-// stores outside this process.
+// Some of the storeOptions apply only to stores outside this process.
 type storeOptions struct {
 	once bool // for a single command: the store gets no layers, and its server must answer
 
@@ -146,8 +145,7 @@ func openRedis(ctx context.Context, url string, o *storeOptions) (closer, error)
 	return s, nil
 }
 
-// silent drops the Redis client's own log lines about lost connections, because errors
-// report what matters.
+// silent drops log lines about lost connections, because errors report what matters.
 type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}

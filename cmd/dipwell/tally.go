@@ -37,8 +37,7 @@ func newTally(report func(error)) *tally {
 	}
 }
 
-// count counts a batch. Calls of locked rows do not count as failures, because they are
-// retried.
+// Calls of locked rows do not count as failures, because they are retried.
 func (t *tally) count(b *store.Batch, took time.Duration, err error) {
 	t.sizes.Observe(float64(len(b.Groups)))
 	t.took.Observe(took.Seconds())

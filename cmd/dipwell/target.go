@@ -34,8 +34,7 @@ type target struct {
 	JSON          bool          `name:"json" help:"Print the answer as JSON."`
 }
 
-// Bounds of what is read of a response: one that may be a long list, and any other. A
-// longer response is an error.
+// Bounds of a response: of one that may be a long list, and of any other.
 const (
 	maxAnswer      = 64 << 20
 	maxShortAnswer = 1 << 20
@@ -139,8 +138,7 @@ func (t *target) server() string {
 	return strings.TrimSuffix(cmp.Or(t.Server, "http://127.0.0.1:8080"), "/")
 }
 
-// printAsked prints the URL of the server or store on standard error, for commands
-// whose answer does not contain it.
+// printAsked is for commands whose answer does not say who was asked.
 func (t *target) printAsked(e *env) { fmt.Fprintln(e.stderr, "dipwell: asked "+t.asked()) }
 
 // list reads the answer to a GET, such as "page of keys", into page. With --json it prints

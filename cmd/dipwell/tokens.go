@@ -24,8 +24,7 @@ func adminToken(path string, given bool) (token, file string, err error) {
 	return token, path, err
 }
 
-// token returns the token that a command sends, or "". A file has precedence over the
-// variables.
+// token may return "". A file has precedence over the variables.
 func (t *target) token() (string, error) {
 	if t.TokenFile != "" {
 		return readToken("token_file", t.TokenFile)

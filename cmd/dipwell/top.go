@@ -137,8 +137,7 @@ func (c *TopCmd) hour(e *env, now time.Time) error {
 	return nil
 }
 
-// compare makes a report of two answers. If a counter is lower than before, the
-// service has restarted, and the counter's rate is from zero.
+// If a counter is lower than before, the service has restarted: its rate is then from zero.
 func compare(old, now *topAnswer) *topReport {
 	interval := max(now.At-old.At, 1)
 	r := &topReport{topAnswer: now}

@@ -13,8 +13,7 @@ func (VersionCmd) Run(e *env) error {
 	return err
 }
 
-// version returns the module's version: a release if the program was built or
-// installed from one, otherwise the commit.
+// version returns the module's version: a release if it is one, otherwise the commit.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -23,8 +22,7 @@ func version() string {
 	return versionOf(info)
 }
 
-// versionOf returns the version that the go command has written into the program,
-// or (devel) if it has written none, as with go test.
+// versionOf returns the version that the go command wrote into the program, if it did.
 func versionOf(info *debug.BuildInfo) string {
 	if v := info.Main.Version; v != "" {
 		return v

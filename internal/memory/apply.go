@@ -244,8 +244,7 @@ func (sh *shard) state(row *store.State, i int, p *place) {
 	}
 }
 
-// rewrite changes the row at i. rewrite removes the row if nothing is used, because a
-// missing row means a full bucket.
+// rewrite removes the row if nothing is used, because a missing row means a full bucket.
 func (sh *shard) rewrite(i int, p *place, key string, row *store.State) {
 	r := sh.at(i)
 	r.used, r.ts = row.Used, row.TS
@@ -328,8 +327,7 @@ func (s *Store) room(sh *shard, i int, n room, now int64) bool {
 	return s.count(n)
 }
 
-// How many slots a call for a new key looks at if the store is full. This takes a
-// few microseconds.
+// Slots that a call for a new key looks at if the store is full. This takes a few µs.
 const (
 	ownSweep    = 1024
 	otherSweep  = 256  // slots of one other shard
@@ -367,8 +365,7 @@ func (s *Store) uncount(n room) {
 	}
 }
 
-// lockAny locks the next shard whose lock is free, or returns nil. lockAny does not
-// wait, because the caller has locks already.
+// lockAny locks a shard whose lock is free, or returns nil: the caller has locks, and may not wait.
 func (s *Store) lockAny() *shard {
 	for range s.shards {
 		sh := &s.shards[s.hand.Add(1)%uint32(len(s.shards))]

@@ -28,8 +28,7 @@ const (
 	mostApart  = 1 << 12                 // counts: two readings that are closer count as one instant
 )
 
-// at returns the time at a count of the counter, in µs. at returns false if the
-// clock must be read.
+// at returns the time at a count of the counter, in µs, or false if the clock must be read.
 func (t *ticker) at(count uint64) (us int64, ok bool) {
 	since := count - t.count
 	return t.us + int64((since*t.pace+t.part)>>42), since < t.most
@@ -60,6 +59,5 @@ func (t *ticker) read(start time.Time, epoch int64, count uint64) int64 {
 	return us
 }
 
-// Counter returns the processor's time stamp counter, or 0 if the processor has none that
-// can be read quickly.
+// Counter returns the processor's time stamp counter, or 0 if it cannot be read quickly.
 func Counter() uint64 { return counter() }

@@ -9,8 +9,7 @@ type column[T any] struct {
 	parts []unsafe.Pointer
 }
 
-// ready makes room for the values of the shard's rows. ready returns false if there is
-// no memory.
+// ready makes room for the shard's rows. It returns false if there is no memory.
 func (c *column[T]) ready(sh *shard) bool {
 	var v T
 	perPart := extentBytes / int(unsafe.Sizeof(v))

@@ -6,8 +6,7 @@ import (
 
 // This file is for stores that decide in memory and keep the rows somewhere else too.
 
-// Changes is the present row and override of a key, and how its records have changed
-// since the last call.
+// Changes is the row and override of a key, and how its records changed since the last call.
 type Changes struct {
 	Row     store.State
 	Found   bool             // false: the table has no row, because the bucket is full or the limit is gone
@@ -15,8 +14,7 @@ type Changes struct {
 	Ended   []store.RecordID // ids of the records that are gone
 }
 
-// Changes returns the row of a key, and those of its records that changed since
-// the last call.
+// Changes returns a key's row, and those of its records that changed since the last call.
 func (s *Store) Changes(d *store.Definition, key string) (c Changes) {
 	sh, p := s.lockKey(d, key)
 	if sh == nil {
@@ -172,8 +170,7 @@ func (s *Store) Watch() {
 	s.watched.Store(true)
 }
 
-// ApplyWatched decides a group, and appends the keys whose rows, records or overrides
-// it changed to touched.
+// ApplyWatched appends to touched the keys whose rows, records or overrides the group changed.
 func (s *Store) ApplyWatched(g *store.Group, touched []Touched) []Touched {
 	if !s.applyPlain(g) {
 		var more []Touched
@@ -205,7 +202,6 @@ func (s *Store) touch(keys []Touched) {
 	s.swept = append(s.swept, keys...)
 }
 
-// ChangedReservations and ChangedHolds return the ids that were added, changed
-// or removed since the previous call.
+// ChangedReservations and ChangedHolds return the ids that changed since the previous call.
 func (s *Store) ChangedReservations() []store.Reservation { return s.reservations.changed() }
 func (s *Store) ChangedHolds() []string                   { return s.holds.changed() }

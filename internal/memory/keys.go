@@ -89,8 +89,7 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 	return page.Rows(), nil
 }
 
-// sweepDueWork is how many keys with records or overrides that have ended are swept
-// under one lock of a shard.
+// sweepDueWork is how many keys whose records or overrides ended are swept under one lock.
 const sweepDueWork = 256
 
 // Sweep deletes full rows, at most n, and returns how many. It looks at every row

@@ -80,8 +80,7 @@ func (l *limits) init() {
 	l.handles.Store(&[]handleOf{{limit: &limit{}}})
 }
 
-// bind returns the binding of a definition, or of the limit's present base if the
-// definition was superseded.
+// bind returns the binding of the limit's present base if the definition was superseded.
 func (s *Store) bind(d *store.Definition) (*binding, error) {
 	if b := s.limits.cached(d); b != nil && !b.dead.Load() {
 		return b, nil
@@ -206,8 +205,7 @@ func (l *limits) named(name string) *limit {
 	return of
 }
 
-// end makes the limit's bindings unusable. Calls that hold one check for this
-// under their shard's lock.
+// end makes the bindings unusable. Calls check that under their shard's lock.
 func (l *limits) end(of *limit) {
 	for _, b := range of.bindings {
 		b.dead.Store(true)

@@ -39,8 +39,7 @@ func (s *Store) SweepKey(d *store.Definition, key string) error {
 	})
 }
 
-// change calls a function under the lock of a key's shard to change what the store has of the
-// key.
+// change calls a function under the lock of a key's shard.
 func (s *Store) change(d *store.Definition, key string, change func(t *txn, d *store.Definition) error) error {
 	name, key := d.Name, strings.Clone(key)
 	for {
@@ -94,8 +93,7 @@ func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, afte
 	return page.Rows(), nil
 }
 
-// EachOverride calls check for each override of a limit, under the lock of its shard: see
-// store.Registry.
+// EachOverride calls check under the lock of the override's shard: see store.Registry.
 func (s *Store) EachOverride(limit string, check func(o *store.Override)) error {
 	if s.overrides.Load() > 0 {
 		s.eachExtras(func(_ *shard, k *keyExtras) {

@@ -22,8 +22,7 @@ func (s *Store) Put(d *store.Definition, key string, row store.State) error {
 	}
 }
 
-// put stores a row. put returns true if the binding was superseded; the caller
-// then retries with the newer one.
+// put returns true if the binding was superseded; the caller then retries with the newer one.
 func (s *Store) put(p *place, key string, row store.State) (superseded bool, err error) {
 	sh := &s.shards[p.shard]
 	sh.mu.Lock()

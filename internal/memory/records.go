@@ -111,8 +111,7 @@ func (sh *shard) setOverride(k *keyExtras, o *store.Override) {
 	sh.reschedule(k)
 }
 
-// forgetBlocks ends the oldest blocks of the shard, while there are more than its part of
-// MaxOverrides.
+// forgetBlocks ends the shard's oldest blocks beyond its part of MaxOverrides.
 func (sh *shard) forgetBlocks(now int64) {
 	s := sh.store
 	for most := s.maxOverrides/len(s.shards) + 1; sh.blocks.Len() > most; {
@@ -199,8 +198,7 @@ func (sh *shard) setRecord(k *keyExtras, id store.RecordID, r *store.Record) {
 	}
 }
 
-// added returns by how many the number of records of reservations grows if r takes the place
-// of record i.
+// added returns how many more records of reservations there are if r replaces record i.
 func (k *keyExtras) added(i int, r *store.Record) (n int64) {
 	if !isGone(r) && r.Hold == "" {
 		n++
@@ -306,8 +304,7 @@ func (sh *shard) sweepKey(k *keyExtras, b *binding, now int64) {
 	}
 }
 
-// dropOfGone removes the extras of a key whose limit was dropped, and ends its parts of
-// holds.
+// dropOfGone is dropExtras of a key whose limit was dropped; it also ends the parts of holds.
 func (sh *shard) dropOfGone(k *keyExtras) {
 	holds := &sh.store.holds
 	now := sh.store.now()
@@ -330,8 +327,7 @@ func (sh *shard) dropOfGone(k *keyExtras) {
 	sh.dropExtras(k)
 }
 
-// Remove removes a limit. Its rows no longer count, and calls that still have its definition
-// fail.
+// Remove ends a limit: its rows no longer count, and calls with its definition fail.
 func (s *Store) Remove(limit string) {
 	s.reg.InstallOne(limit, nil)
 	s.limits.drop(limit)
@@ -355,8 +351,7 @@ func (s *Store) ForgetRecords(limit string) {
 	})
 }
 
-// eachExtras calls do, under the lock of the shard, with every key that has records, lows
-// or an override.
+// eachExtras calls do, under the shard's lock, with the extras of every key that has some.
 func (s *Store) eachExtras(do func(sh *shard, k *keyExtras)) {
 	for i := range s.shards {
 		sh := &s.shards[i]

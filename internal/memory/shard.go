@@ -160,8 +160,7 @@ func (sh *shard) shift(i, end int) {
 	}
 }
 
-// forget drops the text, the lows and the count of the row at i. The caller then
-// overwrites the slot or closes the gap.
+// forget drops what belongs to the row at i. The caller overwrites the slot or closes the gap.
 func (sh *shard) forget(i int) {
 	if p := sh.at(i); p.handle&marks != 0 {
 		sh.endLows(rowID{p.id, p.tag})
@@ -204,8 +203,7 @@ func (sh *shard) full(p *slot, now int64) bool {
 // sweep looks at the next n slots and reclaims full rows.
 func (sh *shard) sweep(now int64, n int) { sh.sweepRange(&sh.hand, now, n) }
 
-// sweepRange sweeps n slots beginning at *from, and after the last slot continues at the
-// first. sweepRange sets *from to the next one.
+// sweepRange sweeps n slots from *from on, around the end, and sets *from to the next one.
 func (sh *shard) sweepRange(from *int, now int64, n int) {
 	for ; n > 0 && sh.top > 0; n-- {
 		if *from >= sh.top {

@@ -197,8 +197,7 @@ func monotonic(t time.Time) bool { return t != t.Round(0) }
 // wall returns the time of the default clock, from the system's clock.
 func (s *Store) wall() int64 { return s.epoch + time.Since(s.start).Microseconds() }
 
-// nowIn returns the time. The caller has the lock of the shard, and has just read
-// count from the counter.
+// The caller of nowIn has the shard's lock, and has just read count from the counter.
 func (s *Store) nowIn(sh *shard, count uint64) int64 {
 	if now, ok := sh.ticker.at(count); ok {
 		return now
@@ -206,8 +205,7 @@ func (s *Store) nowIn(sh *shard, count uint64) int64 {
 	return s.readClock(sh, count)
 }
 
-// readClock is nowIn without the shard's ticker, which cannot be used if Config.Clock is
-// set, for example.
+// readClock is nowIn without the shard's ticker, for example if Config.Clock is set.
 func (s *Store) readClock(sh *shard, count uint64) int64 {
 	if s.clock != nil {
 		return s.clock()

@@ -127,16 +127,14 @@ func (r *takeRule) decides(op *store.Op) bool {
 	return op.Verb == store.VerbTake && uint64(op.Cost-1) < r.most && op.Floor|op.Fraction == 0
 }
 
-// find finds the row in its shard, which is locked. find returns false if the key has no
-// row, or one that is under another definition than the take's.
+// find returns false if the key has no row, or one under another definition than the take's.
 func (t *taking) find() bool {
 	i, row := t.sh.row(t.id, t.tag)
 	t.i = i
 	return row != nil && row.handle&^withLow == t.handle && !t.sh.closed && !t.dead.Load()
 }
 
-// answer sets the answer of a take from the row. answer returns false if more than the
-// numbers of the row are needed for it.
+// answer returns false if more than the numbers of the row are needed.
 func (t *taking) answer(now, cost int64) bool {
 	t.Answer = store.Answer{}
 	a, row, phase := &t.Answer, t.sh.at(t.i), t.sh.phases.get(t.i)

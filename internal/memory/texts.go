@@ -44,8 +44,7 @@ func textOf(d *store.Definition, key string) int64 {
 	return textSize(key)
 }
 
-// readyText allocates cells for texts of the given number of cells. readyText returns
-// false if there is no memory.
+// readyText makes room for texts of so many cells, or returns false if there is no memory.
 func (sh *shard) readyText(cells int) bool {
 	t := &sh.texts
 	t.next = max(1, t.next) // a reference of 0 means that there is none

@@ -342,8 +342,7 @@ func (t *txn) SetPending(id store.Reservation, h store.Pending) error {
 	return nil
 }
 
-// Hold locks the holds until the call ends, because other calls with the same id may have
-// locked other shards.
+// The holds stay locked, because calls with the same id may have locked other shards.
 func (t *txn) Hold(id string) (store.Hold, error) {
 	t.lockHolds()
 	for i := len(t.holds) - 1; i >= 0; i-- {
@@ -432,8 +431,7 @@ func (t *txn) commit() error {
 // key's shard, so that those of unused keys are removed.
 const sweepsPerRecord = 4
 
-// room makes room for new rows, records and overrides, and returns what it has counted
-// for the rows.
+// room returns what it has counted for new rows. It also makes room for records and overrides.
 func (t *txn) room() (room, error) {
 	s := t.s
 	var records, overrides int64

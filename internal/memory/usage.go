@@ -81,8 +81,7 @@ func (u *usage) sweep() {
 	u.forget(u.now())
 }
 
-// forget deletes the lines that are too old, and those of limits that were dropped. The
-// caller holds mu.
+// forget deletes the lines that are too old or of dropped limits. The caller holds mu.
 func (u *usage) forget(now int64) {
 	u.swept = now / hour
 	for name := range u.lines {
