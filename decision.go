@@ -40,21 +40,18 @@ type Decision struct {
 	// is unlimited. For an adaptive limit Capacity and Remaining are counted at the present
 	// price of a token, at least 1 if the bucket is full.
 	Capacity int64
-	// Remaining is the number of whole tokens left, after the charge if there was one,
-	// and 0 if the bucket is in debt.
+	// Remaining is the number of whole tokens left after the charge; 0 if the bucket is in debt.
 	Remaining int64
 	// RetryAfter is the time until the same call would first be allowed, if nobody else
 	// takes tokens. RetryAfter is exact to the microsecond, and 0 if Allowed or Never.
 	RetryAfter time.Duration
-	// ResetAfter is the time until the bucket is full, if nothing more is taken; 0 if it
-	// is full.
+	// ResetAfter is the time until the bucket is full, if nothing more is taken; 0 if it is full.
 	ResetAfter time.Duration
 	// Delay is how long to wait, from the answer on, before acting on a reservation. Delay
 	// is 0 if the tokens were free.
 	Delay time.Duration
 
-	// Reservation is what to pass to Cancel. Reservation is zero if Delay is 0: there is
-	// nothing to cancel.
+	// Reservation is what to pass to Cancel; zero if Delay is 0, as there is nothing to cancel.
 	Reservation Reservation
 	// For a call with several takes, Limits has a Decision for each take in order, and
 	// then one for each parent of their limits. Limits is nil for a lone take of a

@@ -22,12 +22,10 @@ type callSite struct {
 	limit Limit
 }
 
-// maxLogged bounds the names of limits that differing remembers; it does not log the
-// differences of further limits.
+// maxLogged bounds the names of limits whose differences are logged.
 const maxLogged = 1024
 
-// compare logs the first setting of limit that differs from def. The error is a
-// *FieldError if limit is invalid.
+// compare logs the first setting of limit that differs from def. An invalid limit is an error.
 func (c *differing) compare(def *store.Definition, limit *Limit) error {
 	at := len(def.Name) + int(def.Name[0]) + 3*int(def.Name[len(def.Name)-1]) + 5*int(limit.Rate) + 7*int(limit.Burst)
 	cell := &c.recent[uint(at)%uint(len(c.recent))]

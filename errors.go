@@ -15,11 +15,9 @@ var (
 	// ErrStore: the store failed to decide. Unless the error also wraps a class below
 	// that says so, it is unknown whether the call was charged.
 	ErrStore = store.ErrStore
-	// ErrReservation: the reservation is unknown, cancelled already, due or reset. Cancel
-	// gave nothing back.
+	// ErrReservation: the reservation is unknown, cancelled, due or reset. Cancel gave nothing back.
 	ErrReservation = store.ErrReservation
-	// ErrUnknownLimit: no limit of that name is defined, or it was dropped meanwhile.
-	// Nothing was changed.
+	// ErrUnknownLimit: no limit has that name, or it was dropped meanwhile. Nothing was changed.
 	ErrUnknownLimit = store.ErrUnknownLimit
 	// ErrUnknownHold: there is no hold with this id, or its record is gone.
 	ErrUnknownHold = store.ErrUnknownHold
@@ -41,8 +39,7 @@ type FieldError = store.FieldError
 // Decision.Err makes one: no method of a Limiter returns a refusal as an error. The text
 // has the limit and when to retry, and neither key nor plan.
 type RefusedError struct {
-	// Decision is the refusal, a copy: Limits is shared with the Decision that Err was called
-	// on.
+	// Decision is the refusal, a copy: Limits is shared with the Decision that Err was called on.
 	Decision Decision
 }
 

@@ -117,8 +117,7 @@ func (l *Limiter) changeHold(ctx context.Context, h store.HoldCall, costs []int6
 	return d, nil
 }
 
-// decideHold sends a group about a hold to the store. A store that sets the ops of the group
-// has room for them there.
+// A store that sets the ops of a group about a hold has room for them in g.Ops.
 func (l *Limiter) decideHold(ctx context.Context, c *call) (*store.Group, error) {
 	g, _ := c.batch.Single()
 	g.Ops, g.Hold = c.ops, &c.hold
@@ -205,8 +204,7 @@ func (l *Limiter) Holding(ctx context.Context, ttl time.Duration, takes []Take, 
 	return d, errors.Join(err, settled)
 }
 
-// settleTimeout bounds Settle and the release of a hold when the caller's context may
-// have ended.
+// settleTimeout bounds the end of a hold whose caller's context may have ended.
 const settleTimeout = 10 * time.Second
 
 // settleAfter settles a hold of ttl to costs, or to what was held if they are refused.
@@ -226,8 +224,7 @@ func (l *Limiter) settleAfter(ctx context.Context, id string, ttl time.Duration,
 	return err
 }
 
-// release gives back, in the background, what a hold took whose answer was lost. The hold
-// expires if that fails.
+// release gives back what a hold took whose answer was lost. If it fails, the hold expires.
 func (l *Limiter) release(ctx context.Context, id string, takes int) {
 	go undo(ctx, func(ctx context.Context) error {
 		_, err := l.Settle(ctx, id, make([]int64, takes)...)

@@ -24,8 +24,7 @@ func (l *Limiter) checkParts(def *store.Definition, key string) error {
 	return checkPath(def.Name, key, parts+int(top.KeyParts()))
 }
 
-// checkPath checks that a key has a number of parts, and that none of them is empty. The
-// error is a *FieldError.
+// checkPath returns a *FieldError if a key has another number of parts, or an empty one.
 func checkPath(limit, key string, parts int) error {
 	n := 0
 	for rest, more := key, true; more; n++ {

@@ -243,8 +243,7 @@ func special(def *store.Definition) bool {
 	return def.Paths || def.Rule.Sliding || def.Algorithm == store.Concurrency || isAdaptive(def) || def.Shards > 1
 }
 
-// ensure returns the definition of a limit as it is in force. It defines the limit if the
-// store has none of that name.
+// ensure returns the limit's definition in force, and defines the limit if the store has none.
 func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*store.Definition, error) {
 	def := l.registry.Lookup(limit.Name)
 	if def != nil && def.Limit == *limit {
@@ -287,8 +286,7 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 	return l.doBatch(ctx, d, store.VerbTake, def, key, n, 0)
 }
 
-// quick decides a call in the process if the store can, and reports whether it did. The
-// cost and key must have been checked.
+// quick decides a checked call in the process, if the store can, and reports whether it did.
 func (l *Limiter) quick(d *Decision, verb store.Verb, def *store.Definition, key string, n int64) bool {
 	if l.abilities.Quick == nil {
 		return false
@@ -301,8 +299,7 @@ func (l *Limiter) quick(d *Decision, verb store.Verb, def *store.Definition, key
 	return ok
 }
 
-// check checks a cost, and a key of a limit whose keys are not paths. check returns the
-// key for the store.
+// check checks a call of a limit whose keys are not paths, and returns the key for the store.
 func check(def *store.Definition, key string, n int64) (string, error) {
 	if uint64(n) > store.MaxInt {
 		return "", checkCost(n)
@@ -314,8 +311,7 @@ func check(def *store.Definition, key string, n int64) (string, error) {
 	return key, err
 }
 
-// keyless returns the error for a key in a call of a shared limit, or for a missing key in a
-// call of another.
+// keyless returns the error for a key where there must be none, or for a missing one.
 func keyless(def *store.Definition) error {
 	if def.Shared {
 		return badField("key", "limit %s is shared: its calls have no key", def.Name)
@@ -408,8 +404,7 @@ func fail(g *store.Group, err error) error {
 	return err
 }
 
-// fill sets d to the decision for an op that a store has answered. d is zero, or was
-// reset.
+// fill sets d, which is zero or was reset, to the decision for an op that a store has answered.
 func (d *Decision) fill(op *store.Op) {
 	d.setCall(op.Def, op.Key, op.Cost)
 	a := &op.Answer

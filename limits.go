@@ -101,8 +101,7 @@ func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) 
 	return l.abilities.Keys(ctx, def, prefix, after, n)
 }
 
-// checkPage checks the texts that say where a page of keys begins: some databases reject
-// texts that no key has.
+// Some databases reject texts that no key has, so the bounds of a page are checked.
 func checkPage(prefix, after string) error {
 	if after == Shared {
 		after = ""

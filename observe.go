@@ -108,8 +108,7 @@ func (a *adaptives) price(g *store.Group) {
 	}
 }
 
-// remained tells the controllers how many tokens of adaptive limits are free after the answers
-// to a group.
+// remained tells the controllers how many tokens of adaptive limits the answers have left.
 func (a *adaptives) remained(g *store.Group) {
 	for i := range g.Ops {
 		if op := &g.Ops[i]; isAdaptive(op.Def) && op.Def.Mode <= store.Shadow && op.Source < store.SourceFallbackOpen {

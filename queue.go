@@ -9,8 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxWaiters bounds the callers of Wait that queue for one key, because each of
-// them blocks a goroutine.
+// maxWaiters bounds the callers that wait for one key, because each blocks a goroutine.
 const maxWaiters = 1 << 16
 
 // queues have the callers of Wait on limits without debt. For each key they have the

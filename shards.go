@@ -56,8 +56,7 @@ func (l *Limiter) applySharded(ctx context.Context, b *store.Batch, g *store.Gro
 	}
 }
 
-// choose chooses a row for each op that needs one. choose returns true if there is no
-// further row to try for one of the ops.
+// choose returns true if one of the ops has no further row to try.
 func (l *Limiter) choose(ctx context.Context, g *store.Group, choices []*choice) (last bool, err error) {
 	g.NoWait = true
 	for _, c := range choices {
@@ -234,7 +233,6 @@ func eachRow[T any](def *store.Definition, after string, n int, list func(after 
 	}
 }
 
-// shardedKeys is Keys for a limit with shards.
 func (l *Limiter) shardedKeys(ctx context.Context, def *store.Definition, prefix, after string, n int) (keys []store.KeyState, err error) {
 	err = eachRow(def, after, n, func(after string, n int) ([]store.KeyState, error) {
 		return l.abilities.Keys(ctx, def, prefix, after, n)
@@ -249,8 +247,7 @@ func (l *Limiter) shardedKeys(ctx context.Context, def *store.Definition, prefix
 	return keys[:min(n, len(keys))], err
 }
 
-// shardedOverrides is Overrides for a limit with shards. The override of a
-// key is stored with each of its rows.
+// The override of a key with shards is stored with each of its rows.
 func (l *Limiter) shardedOverrides(ctx context.Context, def *store.Definition, prefix, after string, n int) (out []Override, err error) {
 	err = eachRow(def, after, n, func(after string, n int) ([]Override, error) {
 		return l.abilities.Overrides.Overrides(ctx, def, prefix, after, n)

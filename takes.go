@@ -21,8 +21,7 @@ type Take struct {
 	Key  string
 	Cost int64 // tokens, 0 to 2^53-1; taking 0 is the same as checking 0
 
-	// With is a limit as in TakeWith, given in place of Limit; or nil. With cannot be
-	// given together with Plan.
+	// With is a limit as in TakeWith, in place of Limit and without Plan; or nil.
 	With *Limit
 
 	// Plan is the plan of the limit that decides, unless the key has an override;
@@ -139,8 +138,7 @@ var calls = sync.Pool{New: func() any { return &call{ops: newOps()} }}
 
 func newOps() []store.Op { return make([]store.Op, 0, store.MaxTakes+1) }
 
-// end recycles the call. Its ops are cleared only by next: clearing all of them takes longer
-// than deciding one.
+// The ops are cleared only by next: clearing all of them takes longer than deciding one.
 func (c *call) end() {
 	c.ops, c.timeout, c.reserves, c.holds, c.waits = c.ops[:0], 0, false, false, false
 	calls.Put(c)

@@ -112,16 +112,14 @@ func (w *wait) fill(g *store.Group) {
 	}
 }
 
-// cancelLost cancels, in the background, a reservation that a call without an answer may
-// have made.
+// cancelLost cancels, in the background, what a call without an answer may have reserved.
 func (w *wait) cancelLost(ctx context.Context, id Reservation, err error) {
 	if id != (Reservation{}) && errors.Is(err, store.ErrOutcomeUnknown) {
 		go undo(ctx, func(ctx context.Context) error { return w.Cancel(ctx, id) })
 	}
 }
 
-// awaitDelay waits until a reservation is due. If the reservation is due too late,
-// or the context ends, awaitDelay cancels it.
+// awaitDelay waits until a reservation is due, or cancels it if that is too late or ctx ends.
 func (w *wait) awaitDelay(ctx context.Context) (err error) {
 	d := w.d
 	if d.Delay <= 0 {
@@ -141,8 +139,7 @@ func (w *wait) awaitDelay(ctx context.Context) (err error) {
 	return err
 }
 
-// givenBack turns a decision whose reservation was cancelled into a refusal by those
-// limits that had a delay.
+// givenBack turns a cancelled reservation into a refusal by the limits that had a delay.
 func (d *Decision) givenBack() {
 	if d.Delay > 0 {
 		d.Allowed, d.RetryAfter = false, d.Delay
@@ -245,8 +242,7 @@ func (w *wait) takeInTurn(ctx context.Context) error {
 	}
 }
 
-// tooMuch reports whether a Take costs more than its limit can ever grant. Keys that
-// have overrides may be granted more.
+// tooMuch reports whether a Take costs more than its limit can grant a key without an override.
 func tooMuch(op store.Op) bool {
 	r := &op.Def.Rule
 	most := r.Burst - op.Floor
@@ -270,8 +266,7 @@ func (w *wait) ask(ctx context.Context, verb store.Verb) (err error) {
 	return err
 }
 
-// join joins the queue of each take's key, in a fixed order, so that no two callers wait
-// for each other.
+// join joins the queues of all keys, in one order, so that no two callers wait for each other.
 func (w *wait) join(ctx context.Context) (leave func(), err error) {
 	if deadline, ok := ctx.Deadline(); !w.until.IsZero() && (!ok || w.until.Before(deadline)) {
 		var stop func()

@@ -245,8 +245,7 @@ func (w *waitBudget) sleep(ctx context.Context, wait time.Duration) error {
 	return background.Sleep(ctx, wait)
 }
 
-// clientStream observes the first message of a stream, and remembers the RetryInfo of the
-// status that ends it.
+// clientStream observes a stream's first message, and the RetryInfo of its last status.
 type clientStream struct {
 	grpc.ClientStream
 	c              *client

@@ -11,8 +11,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Call describes a call or a message to key and cost functions, which must not change or
-// keep it.
+// Call describes a call or message to key and cost functions, which must not change or keep it.
 type Call struct {
 	// Context is the context of the call, with its deadline and metadata.
 	Context context.Context //nolint:containedctx // as an http.Request has it

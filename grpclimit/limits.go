@@ -12,8 +12,7 @@ import (
 
 // Limit is a limit that a call or a message takes from. A Limit needs a Name or Choose.
 type Limit struct {
-	// Name is the name of a limit that the Limiter has; New and NewClient return an
-	// error otherwise.
+	// Name is the name of a limit that the Limiter has; New and NewClient check that.
 	Name string
 
 	// Key returns the key: whose bucket the call takes from. If it returns an error, the

@@ -77,8 +77,7 @@ func violation(d *dipwell.Decision) *errdetails.QuotaFailure_Violation {
 	}
 }
 
-// retryDelay returns the delay of a refusal's RetryInfo, or 0 if waiting does not
-// help or the time is not known.
+// retryDelay returns 0 if waiting does not help or the time is not known.
 func retryDelay(d *dipwell.Decision) time.Duration {
 	seconds := front.RetryAfter(d)
 	if seconds == 0 {

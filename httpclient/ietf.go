@@ -7,8 +7,7 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// maxField is the length of the longest structured field that is parsed, ten
-// times that of real ones.
+// maxField is the length of the longest field that is parsed, ten times that of real ones.
 const maxField = 4096
 
 // ietf reads RateLimit and RateLimit-Policy: lists of items with parameters

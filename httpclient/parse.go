@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// quota is one limit in a response. Fields of quota that the response does not
-// have are unknown.
+// quota is one limit in a response. Fields that the response does not have are unknown.
 type quota struct {
 	Name      string        // name of the policy or of the unit ("requests", "tokens"), or ""
 	Limit     int64         // what the service grants in a window, or at once
@@ -258,8 +257,7 @@ func count(s string) int64 {
 	return int64(min(f, 1<<53-1))
 }
 
-// duration parses "6m0s", "1d2h", "12ms", "0.5s" or a number of seconds. The
-// result is in seconds.
+// duration returns the seconds of "6m0s", "1d2h", "12ms", "0.5s" or a number of seconds.
 func duration(s string) (float64, bool) {
 	if f, ok := number(s); ok {
 		return f, true

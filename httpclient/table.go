@@ -45,8 +45,7 @@ type state struct {
 	tokens bool // the quota counts tokens, not requests
 }
 
-// resetSlack is how much the reset times of one window may differ between
-// responses, since services send whole seconds.
+// resetSlack is how much the resets of one window may differ, since services send whole seconds.
 const resetSlack = time.Second
 
 // available returns what is left at now, with requests in flight not counted.
@@ -110,8 +109,7 @@ func (s *state) wait(now time.Time, cost, inFlight int64) (wait time.Duration, s
 	return s.until.Sub(now), soft
 }
 
-// update sets the quota to q, from a response that arrived at now. The quota then delays
-// requests for at most the time most.
+// update sets the quota to q of a response at now. It then delays requests for at most most.
 func (s *state) update(q *quota, now time.Time, most time.Duration) {
 	until := time.Time{}
 	if s.most = most; q.Reset >= 0 {

@@ -30,16 +30,14 @@ type Config struct {
 	// default such a request waits, at most until its context's deadline.
 	FailFast bool
 
-	// MaxWait is the longest time that a request waits in total, its retries included.
-	// Default of MaxWait: 1 minute.
+	// MaxWait is how long a request waits in total, its retries included. Default: 1 minute.
 	MaxWait time.Duration
 
 	// MaxBlock is the longest time for which a service can delay requests. A longer wait,
 	// such as until a reset in a day, is shortened to MaxBlock. Default of MaxBlock: 1 hour.
 	MaxBlock time.Duration
 
-	// MaxAttempts is how often a request is sent, 1 to 100, the first time
-	// included. Default: 4.
+	// MaxAttempts is how often a request is sent, 1 to 100, the first time included. Default: 4.
 	MaxAttempts int
 
 	// Backoff is the wait before the first retry if the service does not say
@@ -70,8 +68,7 @@ type Config struct {
 	// each host and value of Authorization, X-Api-Key and Api-Key.
 	Budget func(*http.Request) string
 
-	// MaxRemembered is how many hosts and routes are kept in memory, at
-	// least 2. Default: 4096.
+	// MaxRemembered is how many hosts and routes are kept in memory, at least 2. Default: 4096.
 	MaxRemembered int
 
 	// OnWait, if set, is called before every wait and for every failure, for
@@ -242,8 +239,7 @@ func (t *Transport) admit(r *http.Request, left *time.Duration) (k flight, err e
 	return k, err
 }
 
-// send sends an attempt. If an attempt gets no response, even because Base panics, the
-// request no longer counts as in flight.
+// An attempt without a response, even because Base panics, no longer counts as in flight.
 func (t *Transport) send(ctx context.Context, sent *http.Request, k *flight) (resp *http.Response, err error) {
 	answered := false
 	defer func() {

@@ -104,8 +104,7 @@ func retryOf(d *dipwell.Decision) int64 {
 	return max(1, front.Seconds(d.RetryAfter))
 }
 
-// unbounded reports whether there is nothing to announce: no limit decided, or an
-// unlimited plan.
+// unbounded reports whether nothing can be announced: no limit decided, or an unlimited plan.
 func unbounded(d *dipwell.Decision) bool {
 	def := d.Definition
 	return def == nil || def.Mode == store.Unlimited
@@ -127,8 +126,7 @@ func setX(h http.Header, d *dipwell.Decision, retry int64) {
 	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(max(front.Seconds(d.ResetAfter), retry), 10)}
 }
 
-// named reports whether one of the limits has a name, so that its policy was announced
-// already.
+// named reports whether one of the limits has a name: its policy was then announced already.
 func named(limits []dipwell.Decision, name string) bool {
 	for i := range limits {
 		if limits[i].Limit == name && !unbounded(&limits[i]) {

@@ -38,8 +38,7 @@ func (m *middleware) observed(next http.Handler, limits []string) http.Handler {
 	})
 }
 
-// watching is a ResponseWriter that records the first status of a response, and when it
-// was written.
+// watching records the first status of a response, and when it was written.
 type watching struct {
 	http.ResponseWriter
 	status   int // status of the response; 0: not written yet

@@ -52,8 +52,7 @@ type Store struct{ mem *memory.Store }
 
 var _ store.Store = (*Store)(nil)
 
-// New makes an empty store. The error names a field of c that is out of bounds.
-// Close frees the memory.
+// New makes an empty store, or names a field of c that is out of bounds. Close frees its memory.
 func New(c Config) (*Store, error) {
 	mem, err := memory.New(memory.Config{MaxKeys: c.MaxKeys, MaxKeyBytes: c.MaxKeyBytes, MaxReservations: c.MaxReservations, MaxHolds: c.MaxHolds, MaxOverrides: c.MaxOverrides, Clock: c.Clock, Shards: c.Shards})
 	if err != nil {
