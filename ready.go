@@ -12,9 +12,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// MaxReady is the largest number of keys in a call of Ready. Rows are read together, at most
-// as many as this: those of all keys at once, or of a limit with shards, a part of them at a
-// time.
+// MaxReady is the largest number of keys in a call of Ready. At most MaxReady rows are read
+// together: those of all keys or, if the limit has shards, of some keys at a time.
 const MaxReady = 1000
 
 // Ready returns those of keys whose Take would be allowed now, in the order given, and

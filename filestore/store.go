@@ -40,7 +40,7 @@ type Config struct {
 	// starting at the wall clock's time when the store is opened, or at the last time written
 	// to the file if that is later.
 	Clock func() int64
-	// OnError is called when the disk begins to fail, of which calls return the error too, and
+	// OnError is called when the disk begins to fail, which calls return as an error too, and
 	// when a sweep fails. Default: none.
 	OnError func(error)
 }

@@ -83,8 +83,7 @@ type server struct {
 // limits, more than 16 in a list, or one that the limiter does not have.
 //
 // A call or message that a leaky bucket allows with a delay waits that long, except in shadow
-// mode; so its calls are evenly spaced. If the call ends first, its tokens are
-// given back.
+// mode; so its calls are evenly spaced. If the call ends first, its tokens are given back.
 //
 // If one of Limits has the algorithm dipwell.Concurrency, the call holds its tokens, of
 // all Limits in one hold, until its handler returns or panics, which ends a stream. The

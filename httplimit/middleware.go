@@ -97,10 +97,9 @@ type Limit struct {
 // Tokens are taken before the handler runs and stay taken whatever it does. A client
 // that disconnects in the meantime is charged too.
 //
-// Only a request that a leaky bucket allows with a delay waits for it, which is what makes
-// such a limit even: at most for the time in which MaxDebt comes back, and not in shadow
-// mode. If the request's context ends first, its tokens are given back and Failed answers
-// it.
+// A request that a leaky bucket allows with a delay waits that long, except in shadow mode; so
+// its requests are evenly spaced. The wait is at most the time in which MaxDebt comes back. If
+// the request's context ends first, its tokens are given back and Failed answers it.
 //
 // If one of the limits has the algorithm dipwell.Concurrency, the request holds its
 // tokens, of all limits in one hold. They are settled to what was held, which releases

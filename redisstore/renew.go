@@ -9,8 +9,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A limit is stored with those of its older versions that rows may be of. Rows of keys that
-// nobody calls would keep them for as long as the slowest key needs to fill. So at every
+// A limit is stored with its older versions, as long as rows may be of them. Rows of keys that
+// nobody calls would keep versions for as long as the slowest key needs to fill. So at every
 // renewEvery-th version the rows of older versions are converted, as their next call would.
 const (
 	renewEvery = 32

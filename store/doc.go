@@ -67,14 +67,14 @@
 // reservation, until it is due or cancelled. A hold takes tokens at once, and is settled
 // to its actual cost later, or expires.
 //
-// Both leave a Record of what they took on each of their keys, because time may return
-// tokens before they are given back, and the same token must not come back twice. A row with
-// records has Lows: for each record, the least that has been in use since it was made. No
-// more than that can be given back. A new record appends to the Lows, and each call that
-// writes the row lowers them. DecideIn makes and ends the records. Until one of the records
-// ends by itself, the time of which the Lows say, a call that makes or ends no record
-// decides without reading them. Rows without records have no Lows and pay nothing for them.
-// A VerbReset ends all records of its key.
+// Both leave a Record of what they took on each of their keys, because time may return tokens
+// before they are given back, and the same token must not come back twice. A row with records
+// has Lows: for each record, the least that has been in use since it was made. No more than that
+// can be given back. A new record appends to the Lows, and each call that writes the row lowers
+// them. DecideIn makes and ends the records. The Lows have the time at which the first of the
+// records expires or falls due; until then a call that makes or ends no record decides without
+// reading them. Rows without records have no Lows and pay nothing for them. A VerbReset ends all
+// records of its key.
 //
 // A row of a concurrency limit has records and no Lows: its tokens come back when holds
 // end, never by time.

@@ -273,7 +273,7 @@ func (b *books) endSlots() (held int64) {
 	return held
 }
 
-// convert converts a row of which used units are in use at t; from is the rule of its key.
+// convert converts a row that has used units in use at t under the rule from, that of its key.
 // If the row has live records, the policy Proportional works like Keep, because a fraction
 // of a record would give back what others took.
 func (b *books) convert(s *State, used, t int64, from *Rule, v *step) {

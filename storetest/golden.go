@@ -50,8 +50,8 @@ func (e *env) limitOf(r goldenRule) store.Limit {
 	return store.Limit{}
 }
 
-// defining is a divisor: of vectors that each define a limit, which is slow in
-// a durable store, only one in so many is played.
+// defining is a divisor: one of defining vectors that each define a limit is played, because
+// to define a limit is slow in a durable store.
 const defining = 3
 
 // vectors calls play with every nth line of the vectors.

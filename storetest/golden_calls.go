@@ -40,7 +40,7 @@ var callsByKind = sync.OnceValues(func() (map[string][]golden.History, error) {
 	return all, nil
 })
 
-// fewer: of histories, so many times fewer are left out than of vectors.
+// fewer is how many times rarer a history is left out than a vector.
 const fewer = 4
 
 // goldenCalls replays the histories of a kind.

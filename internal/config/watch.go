@@ -12,7 +12,7 @@ const (
 	mostSteps  = 50  // a file that keeps changing is used as it is after this many readings
 )
 
-// Watch calls changed after each change of what content returns, until ctx ends. Watch reads
+// Watch calls changed when content returns another value, until ctx ends. Watch reads
 // the content again and again: so it does not matter whether a file is written, replaced or
 // reached by another link, or on which file system it is. A change is used once two readings
 // are equal, since files are written in several steps.

@@ -5,9 +5,9 @@
 // and without the secret cannot find them by trying all possible keys.
 //
 // It has these consequences. SQL functions, and services without the same secret,
-// use other buckets. Lists of keys, of overrides, of the audit and of the top keys of an hour show hashes, and their prefix is
-// that of a hash. The answer to a settled or extended hold has the hash, because the
-// store knows no other key.
+// use other buckets. Lists of keys, overrides, audit entries and the top keys of an hour show
+// hashes, and are asked for by a prefix of a hash. The answer to a settled or extended hold has
+// the hash, because the store knows no other key.
 // Windows without a start are spread by the hash. A new secret starts with full
 // buckets. Decisions have the caller's key, not the hash.
 package keyhash

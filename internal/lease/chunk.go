@@ -20,7 +20,7 @@ type chunk struct {
 	size, most   int64             // number of tokens taken, and the cost of the largest call that may use them
 	whole        int64             // tokens that were taken or already held
 	trip         int64             // ns from the request to its answer
-	low          int64             // when so many tokens are left, the next are requested: half, or as many as are used in a round trip
+	low          int64             // number of tokens left at which the next are requested: half, or as many as are used in a round trip
 	remaining    int64             // tokens left in the store after the request
 	fullAt       int64             // when the store's bucket is full, in ns on the monotonic clock
 	keepsUnused  bool              // unused tokens must not be given back

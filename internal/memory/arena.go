@@ -63,7 +63,7 @@ func (a *arena) ahead() {
 
 func (a *arena) make(mem []byte) {
 	if len(mem) > 0 {
-		a.touch.Go(func() { populate(mem) }) // harmless if the memory is in use by then
+		a.touch.Go(func() { populate(mem) }) // does no harm to memory that shards already use
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 )
 
 // A ledger keeps reservations or holds under their ids until they may be deleted. A live entry
-// always stays. An ended one stays too, to answer repeated calls, until then or until a new
-// one needs its room. The lock of a ledger is taken after those of the shards.
+// always stays. An ended one stays until then too, to answer repeated calls, unless a new
+// one needs its room. The lock of a ledger is taken after the locks of the shards.
 type ledger[K comparable, V any] struct {
 	measure func(V) term
 	live    func(v *V, by int) // called with 1 when a value begins to live, with -1 when it ends; nil: not needed

@@ -42,7 +42,7 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 		return false, store.ErrStaleDefinition
 	}
 	if row.Lows == nil && (!terms.IsOverride(row.Version) || terms.OverrideOf(row.Version) != row.Override.ID) {
-		row = carried // otherwise the row stays at the version of its override, or is converted with its records, which are not changed here
+		row = carried // a row under its override stays at that version, and one with records is converted with them, later
 	}
 	i, found := sh.find(p.id, p.tag)
 	switch {

@@ -51,7 +51,7 @@ type taking struct {
 	i   int // the row is sh.at(i)
 }
 
-// takeAll decides a group of takes each of which Quick could decide alone. Otherwise it
+// takeAll decides a group of takes if Quick could decide each of them alone. Otherwise it
 // returns false and changes nothing but answers.
 func (s *Store) takeAll(g *store.Group) bool {
 	if len(g.Ops) > few {

@@ -59,8 +59,8 @@ type KeyRefusals struct {
 	Last    []PastRefusal `json:"last"`
 }
 
-// lastCost is a cost that means: that of the last refusal of the key that this process
-// remembers, or 1.
+// lastCost stands for the cost of the last refusal of the key that this process remembers, or
+// for 1 if it remembers none.
 const lastCost = -1
 
 // look reads the state of a key. The decision is that of a Check of cost, but its remaining
@@ -111,8 +111,7 @@ func (a *api) look(ctx context.Context, def *store.Definition, key string, cost 
 
 func (l *look) refused() bool { return l.Refusals != nil && len(l.Refusals.Last) > 0 }
 
-// checkOwn is a Check whose decision is that of the limit itself, not of the level that
-// decides if there are parents.
+// checkOwn is a Check whose decision is the limit's own, even if one of its parents refuses.
 func (a *api) checkOwn(ctx context.Context, limit, key string, cost int64) (dipwell.Decision, error) {
 	d, err := a.limiter.Check(ctx, limit, key, cost)
 	if levels := d.Limits; err == nil && len(levels) > 0 {

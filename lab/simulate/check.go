@@ -287,9 +287,9 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 	}
 }
 
-// checkReturn checks that a lease gives tokens back only once, and no more of a chunk
-// than what time has not returned since, and not while a hold of the key lives that was
-// made before it asked for the holds. A message that takes longer than a lease is an
+// checkReturn checks that a lease gives tokens back only once, and of a chunk at
+// most what time has not returned since, and not while a hold lives that was made before
+// the lease asked for the key's holds. A message that takes longer than a lease is an
 // exception, because its sender has stopped waiting for it. The check needs a limit
 // that had no other version when the message was sent.
 func (n *node) checkReturn(op *store.Op, asked *store.Definition, m *message, g *store.Group, b *book) {
