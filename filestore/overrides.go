@@ -9,6 +9,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/memory"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -103,11 +104,7 @@ func (d *disk) writeHold(id string, h *store.Hold) error {
 	if len(h.Parts) == 0 {
 		return d.exec("delete from holds where id = ?", id)
 	}
-	text, err := json.Marshal(h)
-	if err != nil {
-		return err
-	}
-	return d.exec("insert or replace into holds (id, forget, hold) values (?, ?, ?)", id, h.Forget, string(text))
+	return d.exec("insert or replace into holds (id, forget, hold) values (?, ?, ?)", id, h.Forget, texts.Marshal(h))
 }
 
 func (s *Store) loadHolds() error {

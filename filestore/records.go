@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/dipwell/dipwell/internal/memory"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -40,11 +41,7 @@ func lowsText(l *store.Lows) any {
 	if l == nil {
 		return nil
 	}
-	text, err := json.Marshal(l)
-	if err != nil {
-		panic(err) // cannot happen, because there are only numbers
-	}
-	return string(text)
+	return texts.Marshal(l)
 }
 
 // writeRecords writes the records that changed and deletes those that ended.

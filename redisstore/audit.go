@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell/internal/catalog"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -31,12 +32,8 @@ func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
 	_, err = s.db.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.ZAdd(ctx, s.key(), redis.Z{Member: catalog.EntryID(now, rand.Uint32()) + string(text)})
+		p.ZAdd(ctx, s.key(), redis.Z{Member: catalog.EntryID(now, rand.Uint32()) + texts.Marshal(e)})
 		p.ZRemRangeByLex(ctx, s.key(), "-", "("+s.log.Oldest(now))
 		p.ZRemRangeByRank(ctx, s.key(), 0, int64(-s.log.Entries-1))
 		if s.log != &catalog.Changes { // otherwise nothing would delete the log once no service runs any more

@@ -8,19 +8,14 @@ import (
 	"strings"
 
 	"github.com/dipwell/dipwell/internal/terms"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
 // encodeHold returns the JSON of a hold, which is a public format. The scripts write the first
 // two fields. A part's record has a number and a mark too, which the scripts do not write
 // here.
-func encodeHold(h *store.Hold) string {
-	b, err := json.Marshal(h)
-	if err != nil {
-		panic(err) // cannot happen, because there are only strings and numbers
-	}
-	return string(b)
-}
+func encodeHold(h *store.Hold) string { return texts.Marshal(h) }
 
 func decodeHold(text string) (h store.Hold, err error) {
 	if text != "" {

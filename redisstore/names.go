@@ -37,11 +37,11 @@ type names struct {
 	tagged                                                                           bool // keys are put in braces
 	cluster                                                                          bool // buckets may be in different slots
 
-	partsOf func(limit string) int // for a cluster: see entry.parts
+	parts func(limit string) int // how many parts of a limit's keys are in braces, or wholeKey
 }
 
 func newNames(c Config, cluster bool) names {
-	p, n := c.Prefix, names{tagged: true, cluster: cluster}
+	p, n := c.Prefix, names{tagged: true, cluster: cluster, parts: func(string) int { return wholeKey }}
 	if c.HashTag == tagAll {
 		p, n.tagged, n.cluster = "{"+p+"}", false, false
 	}
@@ -81,14 +81,6 @@ const (
 
 // wholeKey stands for all parts of a key: the whole key is in braces.
 const wholeKey = -1
-
-// parts returns how many parts of a limit's keys are in braces, or wholeKey.
-func (n *names) parts(limit string) int {
-	if n.partsOf == nil {
-		return wholeKey
-	}
-	return n.partsOf(limit)
-}
 
 // key appends a key of a limit to the start of a name.
 func (n *names) key(begin, limit, key string) string { return n.keyWith(begin, key, n.parts(limit)) }

@@ -132,7 +132,7 @@ func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error
 	}
 	s.limits = newLimits(s, c)
 	if s.names.cluster {
-		s.names.partsOf = func(limit string) int {
+		s.names.parts = func(limit string) int {
 			if e := s.limits.entry(limit); e != nil {
 				return e.parts
 			}

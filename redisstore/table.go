@@ -3,7 +3,6 @@ package redisstore
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/internal/terms"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -457,9 +457,8 @@ func (t *table) register(ctx context.Context, g *store.Group) error {
 	if !g.Reserved {
 		return nil
 	}
-	b, err := json.Marshal(t.made.Parts)
-	if t.text = string(b); err != nil || !t.s.names.cluster {
-		return err
+	if t.text = texts.Marshal(t.made.Parts); !t.s.names.cluster {
+		return nil
 	}
 	expire := time.Duration(t.made.Due-t.now)*time.Microsecond + time.Minute
 	if t.s.clock != nil {
@@ -508,11 +507,7 @@ func (t *table) update(ctx context.Context, decide func() error, grows bool) (er
 			if commands == nil {
 				return nil
 			}
-			text, err := json.Marshal(commands)
-			if err != nil {
-				panic(err) // cannot happen, because there are only strings and numbers
-			}
-			if ok, err = t.write(ctx, string(text)); ok || err != nil {
+			if ok, err = t.write(ctx, texts.Marshal(commands)); ok || err != nil {
 				locked = locked && !ok
 				return err
 			}

@@ -18,6 +18,8 @@ const blockNote = "automatic"
 // that ran out of tokens.
 func (c *compiler) checkBlock() error {
 	switch {
+	case c.Block == 0:
+		return nil
 	case c.Block < time.Millisecond || c.Block > maxBlock || c.Block%time.Microsecond != 0:
 		return c.bad("block", "%s is not between 1ms and 366d", period.Format(c.Block))
 	case c.Shared:

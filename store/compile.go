@@ -19,19 +19,20 @@ var ticks = [...]int64{1, 1e3, 1e6, 60e6}
 // warning is a sentence, or "": it says why a valid limit cannot reach its rate.
 func (l Limit) compile() (r Rule, warning string, err error) {
 	c := compiler{Limit: l}
-	if err = c.check(); err == nil {
-		err = c.checkAdaptive()
-	}
-	if err == nil {
-		err = c.compile()
-	}
-	if err == nil {
-		err = c.checkPlans()
-	}
-	if err != nil {
+	if err = inOrder(c.check, c.checkBlock, c.checkLease, c.checkShards, c.checkNumbers, c.checkAdaptive, c.compile, c.checkPlans); err != nil {
 		return Rule{}, "", err
 	}
 	return c.r, c.warning(), nil
+}
+
+// inOrder calls functions until one returns an error, and returns that error.
+func inOrder(calls ...func() error) error {
+	for _, call := range calls {
+		if err := call(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // compile checks the limit and makes its rule. The order of the checks decides which of
@@ -59,10 +60,7 @@ func (l Limit) compileVariant(p *Plan, start string, every int64) (Limit, Rule, 
 	if p.Period != 0 && p.Period != l.Period && (l.windowed() || l.Algorithm == Concurrency) {
 		return c.Limit, Rule{}, c.bad("per", "a plan of a window or an interval keeps the period of the limit")
 	}
-	err := c.checkNumbers()
-	if err == nil {
-		err = c.compile()
-	}
+	err := inOrder(c.checkNumbers, c.compile)
 	return c.Limit, c.r, err
 }
 
@@ -133,6 +131,7 @@ func (c *compiler) bad(field, format string, args ...any) error {
 	return &FieldError{Limit: c.Name, Field: field, Reason: reason}
 }
 
+// check checks those settings that plans cannot change and that most limits may have.
 func (c *compiler) check() error {
 	switch {
 	case checkName(c.Name) != "":
@@ -170,22 +169,7 @@ func (c *compiler) check() error {
 	case c.KeepExpired && c.holdless() != "":
 		return c.bad("on_expire", "is not for %s, which has no holds", c.holdless())
 	}
-	if c.Block != 0 {
-		if err := c.checkBlock(); err != nil {
-			return err
-		}
-	}
-	if c.Lease != 0 {
-		if err := c.checkLease(); err != nil {
-			return err
-		}
-	}
-	if c.Shards > 1 {
-		if err := c.checkShards(); err != nil {
-			return err
-		}
-	}
-	return c.checkNumbers()
+	return nil
 }
 
 // holdless says why calls of a limit cannot hold tokens, or returns "".
@@ -206,6 +190,8 @@ func (c *compiler) holdless() string {
 // checkShards checks those settings of a limit with shards that its plans cannot change.
 func (c *compiler) checkShards() error {
 	switch {
+	case c.Shards < 2:
+		return nil
 	case c.Algorithm != TokenBucket:
 		return c.bad("shards", "is for token buckets")
 	case c.Parent != "":

@@ -18,6 +18,8 @@ const (
 // checkLease checks those settings of a leased limit that its plans cannot change.
 func (c *compiler) checkLease() error {
 	switch {
+	case c.Lease == 0:
+		return nil
 	case c.Lease < minLease || c.Lease > maxLease:
 		return c.bad("lease", "%s is not between 10ms and 1s", lengthText(c.Lease))
 	case c.Lease%time.Microsecond != 0:

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -13,11 +14,7 @@ func EncodeOverride(o *store.Override) string {
 	if o == nil {
 		return ""
 	}
-	b, err := json.Marshal(o)
-	if err != nil {
-		panic(err) // cannot happen, because there are only strings and numbers
-	}
-	return string(b)
+	return texts.Marshal(o)
 }
 
 // DecodeOverride reads what EncodeOverride returns.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -30,13 +31,7 @@ func Stored(d *store.Definition) *StoredLimit {
 }
 
 // String returns the limit as JSON.
-func (l *StoredLimit) String() string {
-	b, err := json.Marshal(l)
-	if err != nil {
-		panic(err) // cannot happen with strings and numbers
-	}
-	return string(b)
-}
+func (l *StoredLimit) String() string { return texts.Marshal(l) }
 
 // DecodeDefinition returns the definition of a limit from its stored form, or nil if the limit
 // was dropped. known is the definition of the limit that this program has, or nil.
