@@ -47,23 +47,25 @@ func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, a
 	if err != nil {
 		return nil, err
 	}
-	table := "dipwell.overrides"
+	sql, read := portableOverridesSQL, catalog.DecodeOverride
 	if s.engine().hasFunctions() {
-		table = "dipwell.key_overrides"
+		sql, read = overridesSQL, parseOverride
 	}
 	after, shared := pageAfter(after)
 	return list(ctx, s.db, func(row pgx.CollectableRow) (store.Override, error) {
-		o, err := scanOverride(row)
+		o, err := scanOverride(row, read)
 		return orZero(o.At(now)), err
-	}, overridesSQL(table), e.id, prefix, after, n, shared, now)
+	}, sql, e.id, prefix, after, n, shared, now)
 }
 
-// overridesSQL returns a statement that lists overrides of a limit that have not ended.
-func overridesSQL(table string) string {
-	return "select " + overrideColumns + " from " + table + ` where limit_id = $1 and key >= $2
-		and ($3 = '' and not $5::boolean or key > $3) and left(key, char_length($2)) = $2
-		and (until is null or until > $6 or under is not null) order by key limit $4`
-}
+// These statements list overrides of a limit that have not ended.
+const (
+	overridesSQL         = "select o.key, to_jsonb(o) - 'rule' from dipwell.key_overrides o" + whereLive
+	portableOverridesSQL = "select o.key, o.override from dipwell.overrides o" + whereLive
+
+	whereLive = ` where o.limit_id = $1 and o.key >= $2 and ($3 = '' and not $5::boolean or o.key > $3) and left(o.key, char_length($2)) = $2
+		and (o.until is null or o.until > $6 or o.under is not null) order by o.key limit $4`
+)
 
 func (s *Store) keyHolds(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 	return s.engine().keyHolds(ctx, d, key)

@@ -278,6 +278,9 @@ var (
 
 // readLimits reads all limits, or only one, with one statement, and so from one snapshot.
 func (l *limits) readLimits(ctx context.Context, db querier, only string) (*catalog.Limits, error) {
+	if l.dialect.Load() != nil {
+		return l.readPortable(ctx, db, only)
+	}
 	known, entries := map[int32]*store.Definition{}, *l.entries.Load()
 	if e := entries[only]; e != nil {
 		known[e.id] = e.def

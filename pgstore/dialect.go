@@ -55,9 +55,9 @@ func (d *dialect) tables(have int) (out []string) {
 	if d.engine == citus && have == 0 {
 		out = append(out,
 			"select create_reference_table('dipwell.limits')",
-			"select create_reference_table('dipwell.versions')",
 			"select create_reference_table('dipwell.revision')",
 			"select create_distributed_table('dipwell.buckets', 'key')",
+			"select create_distributed_table('dipwell.records', 'key')",
 			"select create_distributed_table('dipwell.reservations', 'id')",
 			"select create_distributed_table('dipwell.overrides', 'key')",
 			"select create_distributed_table('dipwell.holds', 'id')")
@@ -80,9 +80,9 @@ func (d *dialect) takeSQL(id int32, def *store.Definition, testClock bool) strin
 values (%[1]d, $1::text, %[2]d, $2::bigint, %[3]s, 0)
 on conflict (limit_id, key) do update
 set used = %[4]s + excluded.used, ts = greatest(b.ts, excluded.ts), seen = excluded.ts, low = case when b.low >= 0 then least(b.low, %[4]s) end
-where b.version = excluded.version and (b.lows is null or excluded.ts < b.lows[%[6]d] and %[4]s > 0) and %[5]s
+where b.version = excluded.version and (b.due is null or excluded.ts < b.due and %[4]s > 0) and %[5]s
 returning b.used, b.ts, b.seen`, id, def.Number, clock, leftSQL(r, ticks),
-		fitsSQL(r, ticks, fmt.Sprintf("%d - excluded.used", r.Cap)), lowsDue)
+		fitsSQL(r, ticks, fmt.Sprintf("%d - excluded.used", r.Cap)))
 }
 
 // Statements that read or write a single row.
@@ -90,7 +90,7 @@ const (
 	rowSQL             = "select used, ts, version, lows, low from dipwell.buckets where limit_id = $1 and key = $2"
 	lockSQL            = rowSQL + " for update"
 	insertRowSQL       = "insert into dipwell.buckets (limit_id, key, version, used, ts, seen) values ($1, $2, $3, 0, 0, 0) on conflict (limit_id, key) do nothing"
-	updateRowSQL       = "update dipwell.buckets set used = $3, ts = $4, version = $5, lows = $6, low = $7, seen = 0 where limit_id = $1 and key = $2"
+	updateRowSQL       = "update dipwell.buckets set used = $3, ts = $4, version = $5, lows = $6, low = $7, due = $8, seen = 0 where limit_id = $1 and key = $2"
 	deleteRowSQL       = "delete from dipwell.buckets where limit_id = $1 and key = $2"
 	deleteUnchangedSQL = deleteRowSQL + " and used = $3 and ts = $4 and version = $5"
 	pageSQL            = "select limit_id, key, used, ts, version, lows is not null from dipwell.buckets where limit_id > $1 or limit_id = $1 and key > $2 order by limit_id, key limit $3"
@@ -201,7 +201,7 @@ func markSQL() string {
 // portableDown drops the schema and everything in it.
 var portableDown = []string{
 	"drop table if exists dipwell.usage", "drop table if exists dipwell.top_hours", "drop table if exists dipwell.audit", "drop table if exists dipwell.holds", "drop table if exists dipwell.overrides",
-	"drop table if exists dipwell.reservations", "drop table if exists dipwell.buckets", "drop table if exists dipwell.versions",
+	"drop table if exists dipwell.reservations", "drop table if exists dipwell.records", "drop table if exists dipwell.buckets",
 	"drop table if exists dipwell.limits", "drop table if exists dipwell.revision", "drop table if exists dipwell.migrations",
 	"drop schema if exists dipwell",
 }

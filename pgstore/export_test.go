@@ -55,9 +55,9 @@ func Statements(t testing.TB) map[string][]string {
 	out := map[string][]string{}
 	for _, e := range []string{yugabyteDB, cockroachDB, citus} {
 		d := dialects[e]
-		list := append(d.tables(0), markSQL(), "select "+readNow, clockSQL, loadSQL, emptySQL, keysSQL,
-			rowSQL, lockSQL, insertRowSQL, updateRowSQL, deleteRowSQL, deleteUnchangedSQL, insertRecordSQL, reservationPartsSQL, allRecordsSQL, oneRecordSQL, updateRecordSQL, deleteRecordSQL, countSQL, liveSQL, updateFreeSQL, deleteFreeSQL, dueRowsSQL, deleteDueSQL, deleteDueFreeSQL, endedSQL, forgetSQL,
-			overrideSQL, insertOverrideSQL, deleteOverrideSQL, overridesSQL("dipwell.overrides"), holdSQL, lockHoldSQL, insertHoldSQL, updateHoldSQL, deleteHoldSQL, pageSQL, deleteVersionsSQL, olderSQL)
+		list := append(d.tables(0), markSQL(), "select "+readNow, clockSQL, portableLimitsSQL, setLimitSQL, keysSQL,
+			rowSQL, lockSQL, insertRowSQL, updateRowSQL, deleteRowSQL, deleteUnchangedSQL, setRecordSQL, allRecordsSQL, oneRecordSQL, deleteRecordSQL, countSQL, liveSQL, deleteFreeSQL, pendingSQL, insertPendingSQL, deletePendingSQL, dueRowsSQL, deleteDueSQL, deleteDueFreeSQL, endedSQL, forgetSQL, forgetDueSQL,
+			overrideSQL, setOverrideRowSQL, deleteOverrideSQL, portableOverridesSQL, holdSQL, lockHoldSQL, insertHoldSQL, updateHoldSQL, deleteHoldSQL, pageSQL, olderSQL)
 		list = append(list, portableDown...)
 		for _, l := range []store.Limit{
 			{Name: "bucket", Rate: 7, Period: 3 * time.Second, Burst: 9},

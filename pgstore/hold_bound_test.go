@@ -109,8 +109,13 @@ func TestReservationsAreBounded(t *testing.T) {
 	for name, pool := range map[string]func(testing.TB) *pgxpool.Pool{"functions": newPool, "portable": portablePool} {
 		t.Run(name, func(t *testing.T) {
 			b := openBounded(t, pool(t))
-			must(t, b.pool, `insert into dipwell.reservations (id, limit_id, key, units, unit, due, part_due, number, mark, slack, rest, parts)
-				select gen_random_uuid(), l.id, 'k', 1, 1, 8e15::bigint, 8e15::bigint, i, 1, 0, false, 1 from generate_series(1, 4095) i, dipwell.limits l where l.name = 'n'`)
+			fill := `insert into dipwell.reservations (id, limit_id, key, units, unit, due, part_due, number, mark, slack, rest, parts)
+				select gen_random_uuid(), l.id, 'k', 1, 1, 8e15::bigint, 8e15::bigint, i, 1, 0, false, 1 from generate_series(1, 4095) i, dipwell.limits l where l.name = 'n'`
+			if name == "portable" {
+				fill = `insert into dipwell.records (limit_id, key, mark, number, hold, due, record)
+					select l.id, 'k', 1, i, '', 8e15::bigint, format('{"Mark":1,"Number":%s,"Units":1,"Unit":1,"Slack":0,"Due":8000000000000000,"Ends":8000000000000000}', i) from generate_series(1, 4095) i, dipwell.limits l where l.name = 'n'`
+			}
+			must(t, b.pool, fill)
 			d, err := b.l.Reserve(t.Context(), "n", "k", 1_000_001)
 			b.want("the last one", err, false)
 			_, err = b.l.Reserve(t.Context(), "n", "k", 1)
@@ -128,8 +133,9 @@ func TestPortableRecordsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := openBounded(t, portablePool(t))
 	for number, key := range []string{"free", "paid"} { // parts that took nothing have number 0
-		must(t, b.pool, fmt.Sprintf(`insert into dipwell.reservations (id, limit_id, key, units, unit, due, part_due, number, mark, rest, parts, hold, expires)
-			select gen_random_uuid(), l.id, '%s', 1, 1, 8e15::bigint, 8e15::bigint, %d, %d * i, false, 1, 'h' || i, 8e15::bigint from generate_series(1, 9999) i, dipwell.limits l where l.name = 'n'`, key, number, number))
+		must(t, b.pool, fmt.Sprintf(`insert into dipwell.records (limit_id, key, mark, number, hold, due, record)
+			select l.id, '%[1]s', %[2]d * i, %[2]d, 'h' || i, 8e15::bigint, format('{"Mark":%%s,"Number":1,"Units":1,"Unit":1,"Slack":-1,"Ends":9007199254740991,"Hold":"h%%s","Expires":8000000000000000}', i, i)
+			from generate_series(1, 9999) i, dipwell.limits l where l.name = 'n'`, key, number))
 		for _, plan := range []string{"free", ""} {
 			take := dipwell.Take{Limit: "n", Plan: plan, Key: key, Cost: 1}
 			b.want(key, b.hold(key+plan, take), false)

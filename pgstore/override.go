@@ -14,6 +14,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/bounded"
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
@@ -59,7 +60,7 @@ func setDecider(op *store.Op, version uint32, plan *string, override []byte) boo
 	base, decider := op.Def.Base(), op.Def
 	switch {
 	case override != nil:
-		o, err := parseOverride(op.Key, override)
+		o, err := parseOverride(op.Key, string(override))
 		if err != nil || o.Version != base.Number {
 			return false
 		}
@@ -81,15 +82,56 @@ func setDecider(op *store.Op, version uint32, plan *string, override []byte) boo
 }
 
 // parseOverride reads an override that the function returned as JSON.
-func parseOverride(key string, text []byte) (*store.Override, error) {
-	if text == nil {
+func parseOverride(key, text string) (*store.Override, error) {
+	if text == "" {
 		return nil, nil
 	}
 	var v storedOverride
-	if err := json.Unmarshal(text, &v); err != nil {
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		return nil, err
 	}
 	return v.read(key)
+}
+
+// A storedOverride is the JSON of a row of key_overrides. A null means that the limit's setting
+// applies, or that there is no value.
+type storedOverride struct {
+	Plan    *string         `json:"plan"`
+	Rate    *int64          `json:"rate"`
+	Per     *string         `json:"per"`
+	Burst   *int64          `json:"burst"`
+	Start   *string         `json:"start"`
+	Until   *int64          `json:"until"`
+	Note    *string         `json:"note"`
+	ID      int32           `json:"id"`
+	Version int32           `json:"version"`
+	Under   *storedOverride `json:"under"`
+}
+
+func (v *storedOverride) read(key string) (o *store.Override, err error) {
+	if v == nil {
+		return nil, nil
+	}
+	o = &store.Override{Key: key, Plan: orZero(v.Plan), Rate: orZero(v.Rate), Burst: orZero(v.Burst), Start: orZero(v.Start), Until: orZero(v.Until), Note: orZero(v.Note), ID: uint32(v.ID), Version: uint32(v.Version)}
+	if v.Burst != nil && *v.Burst == 0 {
+		o.Burst = store.NoBurst
+	}
+	if v.Per != nil {
+		if o.Period, err = period.Parse(*v.Per); err != nil {
+			return nil, err
+		}
+	}
+	o.Under, err = v.Under.read(key)
+	return o, err
+}
+
+// scanOverride reads a row with a key and its override, whose text read understands.
+func scanOverride(row pgx.Row, read func(key, text string) (*store.Override, error)) (*store.Override, error) {
+	var key, text string
+	if err := row.Scan(&key, &text); err != nil {
+		return nil, err
+	}
+	return read(key, text)
 }
 
 // maxOverridden bounds the keys whose override a store remembers. Each entry takes
@@ -226,19 +268,22 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 	if per > 0 {
 		per = o.Period.Microseconds()
 	}
-	v := storeOverride(&o)
+	burst := nullIf(o.Burst, 0)
+	if o.Burst == store.NoBurst {
+		burst = new(int64)
+	}
 	var set, replaced []byte
 	err = s.change(ctx, changePatience, []any{&set, &replaced},
-		setOverrideSQL, e.id, o.Key, v.Plan, v.Rate, nullIf(per, 0), v.Burst, v.Until, v.Note, s.testNow(), v.Start)
+		setOverrideSQL, e.id, o.Key, nullIf(o.Plan, ""), nullIf(o.Rate, 0), nullIf(per, 0), burst, nullIf(o.Until, 0), nullIf(o.Note, ""), s.testNow(), nullIf(o.Start, ""))
 	if err != nil {
 		return store.Override{}, overrideError(err, d.Name)
 	}
 	if !e.def.Overridden && s.autocommit() {
 		_ = s.cat.Refresh(ctx) // if it fails, the row tells programs that the limit has overrides
 	}
-	kept, err := parseOverride(o.Key, set)
+	kept, err := parseOverride(o.Key, string(set))
 	if err == nil {
-		kept.Replaced, err = parseOverride(o.Key, replaced)
+		kept.Replaced, err = parseOverride(o.Key, string(replaced))
 	}
 	return orZero(kept), err
 }
@@ -254,7 +299,7 @@ func (s functions) EndOverride(ctx context.Context, d *store.Definition, key str
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return nil, overrideError(err, d.Name)
 	}
-	return parseOverride(key, was)
+	return parseOverride(key, string(was))
 }
 
 // withOverrides sets the Override of those rows that an override decides.
@@ -268,7 +313,7 @@ func (s *Store) withOverrides(ctx context.Context, id int32, rows []store.KeySta
 	if len(keys) == 0 {
 		return nil
 	}
-	found, err := list(ctx, s.db, scanOverrides, "select "+overrideColumns+` from unnest($2::text[]) q(k)
+	found, err := list(ctx, s.db, func(row pgx.CollectableRow) (*store.Override, error) { return scanOverride(row, parseOverride) }, `select o.key, to_jsonb(o) - 'rule' from unnest($2::text[]) q(k)
 		cross join lateral (select * from dipwell.key_overrides where limit_id = $1 and key = q.k limit 1) o`, s.withCustomPlan(id, keys)...)
 	overrides := map[string]*store.Override{}
 	for _, o := range found {

@@ -2,10 +2,9 @@ package pgstore
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -23,7 +22,7 @@ func (s portable) change(ctx context.Context, name string, f func(in portable, r
 			return err
 		}
 		revision++
-		read, err := s.limits.readLimits(ctx, in.db, "")
+		read, err := s.limits.readPortable(ctx, in.db, "")
 		if err != nil {
 			return err
 		}
@@ -49,13 +48,13 @@ func (s portable) change(ctx context.Context, name string, f func(in portable, r
 
 // eachOverride reads the overrides of a limit one at a time.
 func eachOverride(ctx context.Context, db querier, id int32, check func(o *store.Override)) error {
-	rows, err := db.Query(ctx, "select "+overrideColumns+" from dipwell.overrides where limit_id = $1", id)
+	rows, err := db.Query(ctx, "select key, override from dipwell.overrides where limit_id = $1", id)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		o, err := scanOverride(rows)
+		o, err := scanOverride(rows, catalog.DecodeOverride)
 		if err != nil {
 			return err
 		}
@@ -64,16 +63,61 @@ func eachOverride(ctx context.Context, db querier, id int32, check func(o *store
 	return rows.Err()
 }
 
-// keepLimit keeps limits from changing until the transaction of a new override ends. keepLimit
-// returns store.ErrStaleDefinition if the limit has another version than the entry.
-func (e *entry) keepLimit(ctx context.Context, db DB) error {
-	if _, err := db.Exec(ctx, "select n from dipwell.revision where one = 1 for share"); err != nil {
+// readPortable reads all limits, or only one, from portable tables.
+func (l *limits) readPortable(ctx context.Context, db querier, only string) (*catalog.Limits, error) {
+	read := &catalog.Limits{Only: only, IDs: map[string]int32{}, Bad: map[string]error{}}
+	rows, err := db.Query(ctx, portableLimitsSQL, only)
+	if err != nil {
+		return nil, err
+	}
+	var id *int32
+	var name, text string
+	_, err = pgx.ForEachRow(rows, []any{&read.Revision, &id, &name, &text}, func() error {
+		if id == nil { // there are no limits
+			return nil
+		}
+		d, err := catalog.DecodeDefinition(name, text, l.reg.Lookup(name))
+		if err != nil {
+			read.Bad[name] = fmt.Errorf("%w: limit %s cannot be read: %w", store.ErrStore, name, err)
+			return nil
+		}
+		read.Defs, read.IDs[name] = append(read.Defs, d), *id
+		return nil
+	})
+	return read, err
+}
+
+const (
+	portableLimitsSQL = `select r.n, l.id, coalesce(l.name, ''), coalesce(l.definition, '')
+from dipwell.revision r left join dipwell.limits l on $1::text = '' or l.name = $1::text where r.one = 1 order by l.id`
+	setLimitSQL = `insert into dipwell.limits (id, name, definition) values ($1, $2, $3)
+on conflict (id) do update set definition = excluded.definition`
+)
+
+// keepLimit keeps limits from changing until the transaction of a new override ends. If it is
+// the first one, keepLimit records that keys of the limit may have overrides, and notifies all
+// programs. keepLimit returns store.ErrStaleDefinition if the limit has another version than
+// the entry.
+func (e *entry) keepLimit(ctx context.Context, db DB, first bool) error {
+	sql := "select n from dipwell.revision where one = 1 for share"
+	if first {
+		sql = "update dipwell.revision set n = n + 1 where one = 1"
+	}
+	if _, err := db.Exec(ctx, sql); err != nil {
 		return err
 	}
-	var version int32
-	err := db.QueryRow(ctx, "select version from dipwell.limits where id = $1", e.id).Scan(&version)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && uint32(version) != e.def.Number { //nolint:gosec // versions are small numbers
+	var text string
+	var l catalog.StoredLimit
+	err := db.QueryRow(ctx, "select definition from dipwell.limits where id = $1", e.id).Scan(&text)
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &l)
+	}
+	switch {
+	case errors.Is(err, pgx.ErrNoRows), err == nil && l.Version != e.def.Number:
 		return store.ErrStaleDefinition
+	case err == nil && first:
+		l.Overridden = true
+		_, err = db.Exec(ctx, setLimitSQL, e.id, e.def.Name, l.String())
 	}
 	return err
 }
@@ -97,13 +141,8 @@ func (s portable) put(ctx context.Context, l store.Limit, by string) (change int
 		if !known {
 			id = int32(revision)
 		}
-		err = insert(ctx, in.db, "limits", updateLimitSQL, append([]string{"id", "owner", "version"}, catalog.LimitColumns...),
-			append([]any{id, d.Owner, int32(d.Number)}, catalog.LimitValues(&l)...))
-		if err != nil || old != nil && old.Number == d.Number {
-			return err
-		}
-		v := catalog.NewVersion(catalog.Present(d), &l)
-		return insert(ctx, in.db, "versions", "", append([]string{"limit_id"}, catalog.VersionColumns...), append([]any{id}, v.Values()...))
+		_, err = in.db.Exec(ctx, setLimitSQL, id, l.Name, catalog.Stored(d).String())
+		return err
 	})
 	return change, err
 }
@@ -117,10 +156,9 @@ func (s portable) drop(ctx context.Context, name, by string) error {
 			return err
 		}
 		for _, statement := range []string{
-			"delete from dipwell.reservations where limit_id = $1",
+			"delete from dipwell.records where limit_id = $1",
 			"delete from dipwell.overrides where limit_id = $1",
 			"delete from dipwell.usage where limit_id = $1",
-			"delete from dipwell.versions where limit_id = $1",
 			"delete from dipwell.limits where id = $1",
 		} {
 			if _, err := in.db.Exec(ctx, statement, ids[name]); err != nil {
@@ -133,7 +171,7 @@ func (s portable) drop(ctx context.Context, name, by string) error {
 
 // endHolds ends the parts of holds that belong to a limit which reg no longer has.
 func (s portable) endHolds(ctx context.Context, reg *store.Registry, id int32, name string) error {
-	keys, err := list(ctx, s.db, pgx.RowToStructByPos[bucketKey], "select limit_id, key from dipwell.reservations where limit_id = $1 and hold is not null group by limit_id, key", id)
+	keys, err := list(ctx, s.db, pgx.RowToStructByPos[bucketKey], "select limit_id, key from dipwell.records where limit_id = $1 and hold <> '' group by limit_id, key", id)
 	if err != nil || len(keys) == 0 {
 		return err
 	}
@@ -145,27 +183,4 @@ func (s portable) endHolds(ctx context.Context, reg *store.Registry, id int32, n
 		}
 		return nil
 	})
-}
-
-// updateLimitSQL turns the insert of an existing limit into an update. Columns that a
-// newer program has added keep their values.
-var updateLimitSQL = func() string {
-	set := []string{"owner = excluded.owner", "version = excluded.version"}
-	for _, c := range catalog.LimitColumns {
-		set = append(set, fmt.Sprintf("%[1]q = excluded.%[1]q", c))
-	}
-	return " on conflict (id) do update set " + strings.Join(set, ", ")
-}()
-
-// insert adds a row to a table. conflict is its ON CONFLICT clause, or empty.
-func insert(ctx context.Context, db DB, table, conflict string, columns []string, values []any) error {
-	var params []string
-	for i, v := range values {
-		params = append(params, "$"+strconv.Itoa(i+1))
-		if columns[i] != "per" { // the period stays "" for a concurrency limit, which has none
-			values[i] = orNull(v)
-		}
-	}
-	_, err := db.Exec(ctx, "insert into dipwell."+table+" ("+catalog.List("", columns)+") values ("+strings.Join(params, ", ")+")"+conflict, values...)
-	return err
 }

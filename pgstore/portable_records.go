@@ -3,7 +3,6 @@ package pgstore
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,48 +11,24 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// In the column lows, lowsHead numbers come before the entries, and lowsDue is the index of
-// due, from 1.
-const (
-	lowsHead = 6
-	lowsDue  = 3
-)
-
-// lowsOf decodes the columns lows and low.
-func lowsOf(column []int64, low *int64) *store.Lows {
-	if len(column) < lowsHead+2 {
-		return nil
-	}
-	l := &store.Lows{Mark: column[0], Next: column[1], Due: column[2], Live: column[3], Holds: column[4], Waits: column[5] != 0}
-	for e := range slices.Chunk(column[lowsHead:], 2) {
-		l.Entries = append(l.Entries, store.Low{Number: e[0], Used: e[1]})
-	}
-	return l.LoweredTo(*low)
-}
-
-// lowsColumns encodes the columns lows and low.
-func lowsColumns(l *store.Lows) (out []int64, low *int64) {
+// lowsColumns returns the columns lows, low and due of a row.
+func lowsColumns(l *store.Lows) (text *string, low, due *int64) {
 	if l == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
-	out = []int64{l.Mark, l.Next, l.Due, l.Live, l.Holds, 0}
-	if l.Waits {
-		out[5] = 1
-	}
-	for _, e := range l.Entries {
-		out = append(out, e.Number, e.Used)
-	}
-	return out, &out[len(out)-1]
+	all := asJSON(l)
+	return &all, &l.Entries[len(l.Entries)-1].Used, &l.Due
 }
 
 // These statements find records whose time has come, for the sweep.
 const (
-	dueRowsSQL = `select limit_id, key from dipwell.reservations where due <= $1 group by limit_id, key limit $2`
-	endedSQL   = "select limit_id, key from dipwell.overrides where until <= $1 limit $2"
-	forgetSQL  = "delete from dipwell.holds where forget <= $1"
+	dueRowsSQL   = `select limit_id, key from dipwell.records where due <= $1 group by limit_id, key limit $2`
+	endedSQL     = "select limit_id, key from dipwell.overrides where until <= $1 limit $2"
+	forgetSQL    = "delete from dipwell.holds where forget <= $1"
+	forgetDueSQL = "delete from dipwell.reservations where due <= $1"
 
-	deleteDueSQL     = "delete from dipwell.reservations where limit_id = $1 and key = $2 and due <= $3"
-	deleteDueFreeSQL = deleteDueSQL + " and number = 0 and hold is not null"
+	deleteDueSQL     = "delete from dipwell.records where limit_id = $1 and key = $2 and due <= $3"
+	deleteDueFreeSQL = deleteDueSQL + " and number = 0"
 )
 
 // sweepDue ends reservations, holds and overrides that are due at now, at most
@@ -64,14 +39,13 @@ func (s portable) sweepDue(ctx context.Context, now int64) error {
 			return err
 		}
 	}
-	_, err := s.db.Exec(ctx, forgetSQL, now)
-	if err == nil {
-		_, err = s.db.Exec(ctx, "delete from dipwell.top_hours where id < $1", catalog.TopHours.Oldest(now))
+	for sql, before := range map[string]any{forgetSQL: now, forgetDueSQL: now, "delete from dipwell.top_hours where id < $1": catalog.TopHours.Oldest(now),
+		"delete from dipwell.usage where hour < $1": time.UnixMicro(now - catalog.UsageAge).UTC()} {
+		if _, err := s.db.Exec(ctx, sql, before); err != nil {
+			return storeError(err, false)
+		}
 	}
-	if err == nil {
-		_, err = s.db.Exec(ctx, "delete from dipwell.usage where hour < $1", time.UnixMicro(now-catalog.UsageAge).UTC())
-	}
-	return storeError(err, false)
+	return nil
 }
 
 // sweepRows calls SweepRow for the keys that a statement lists, each in a transaction.

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -185,16 +186,36 @@ func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]u
 		if err := s.renew(ctx, e, now); err != nil {
 			return err
 		}
-		if _, err := s.db.Exec(ctx, deleteVersionsSQL, e.id, int32(first), int32(e.def.Number)); err != nil {
-			return storeError(err, false)
+		if err := s.retireBefore(ctx, e, first); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// retireBefore deletes the versions of a limit before one that no row or override refers to.
+func (s portable) retireBefore(ctx context.Context, e *entry, first uint32) error {
+	if e.def.Past[0].Number >= first {
+		return nil
+	}
+	return s.change(ctx, e.def.Name, func(in portable, reg *store.Registry, ids map[string]int32, _, _ int64) error {
+		var oldest uint32
+		err := in.db.QueryRow(ctx, "select coalesce(min(version), $2::int) from dipwell.overrides where limit_id = $1", e.id, int32(first)).Scan(&oldest)
+		was := reg.Lookup(e.def.Name)
+		if err != nil || was == nil || ids[e.def.Name] != e.id {
+			return cmp.Or(err, errNoWrite)
+		}
+		reg.Retire(e.def.Name, min(first, oldest, was.Number))
+		d := reg.Lookup(e.def.Name)
+		if len(d.Past) == len(was.Past) {
+			return errNoWrite
+		}
+		_, err = in.db.Exec(ctx, setLimitSQL, e.id, d.Name, catalog.Stored(d).String())
+		return err
+	})
+}
+
 const (
-	deleteVersionsSQL = `delete from dipwell.versions where limit_id = $1 and number < $2 and number < $3
-		and number < coalesce((select min(o.version) from dipwell.overrides o where o.limit_id = $1), $2)`
 	olderSQL = `select limit_id, key from dipwell.buckets where limit_id = $1 and version > 0 and version & 1048575 < $2
 		union select limit_id, key from dipwell.overrides where limit_id = $1 and version < $2 limit $3`
 

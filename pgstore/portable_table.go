@@ -3,7 +3,6 @@ package pgstore
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -11,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
@@ -21,35 +20,30 @@ import (
 const (
 	clockSQL = "select coalesce($1::bigint, " + readNow + ")"
 
-	overrideSQL       = "select " + overrideColumns + " from dipwell.overrides where limit_id = $1 and key = $2"
-	overrideColumns   = "key, plan, rate, per, burst, start, until, note, id, version, under"
-	insertOverrideSQL = `insert into dipwell.overrides (limit_id, key, plan, rate, per, burst, start, until, note, id, version, under) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
-on conflict (limit_id, key) do update set plan = excluded.plan, rate = excluded.rate, per = excluded.per, burst = excluded.burst, start = excluded.start,
-until = excluded.until, note = excluded.note, id = excluded.id, version = excluded.version, under = excluded.under`
+	overrideSQL       = "select key, override from dipwell.overrides where limit_id = $1 and key = $2"
+	setOverrideRowSQL = `insert into dipwell.overrides (limit_id, key, version, until, under, override) values ($1, $2, $3, $4, $5, $6)
+on conflict (limit_id, key) do update set version = excluded.version, until = excluded.until, under = excluded.under, override = excluded.override`
 	deleteOverrideSQL = "delete from dipwell.overrides where limit_id = $1 and key = $2"
 
-	recordsSQL = `select number, mark, units, unit, coalesce(slack, -1), part_due, coalesce(ends, due), rest, coalesce(hold, ''), coalesce(expires, 0)
-from dipwell.reservations where limit_id = $1 and key = $2 and number <> 0`
-	allRecordsSQL   = recordsSQL + " order by number, mark"
-	oneRecordSQL    = recordsSQL + " and number = $3 and mark = $4"
-	insertRecordSQL = `insert into dipwell.reservations (id, limit_id, key, units, unit, due, part_due, number, mark, slack, rest, parts, hold, expires, ends)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11, $12, $13, $14)`
-	updateRecordSQL     = "update dipwell.reservations set units = $5, slack = $6, unit = $7, rest = $8, due = $9, expires = $10, ends = $11" + whereRecord
-	deleteRecordSQL     = "delete from dipwell.reservations" + whereRecord
-	whereRecord         = " where limit_id = $1 and key = $2 and number = $3 and mark = $4"
-	reservationPartsSQL = "select limit_id, key, number, mark, parts, due from dipwell.reservations where id = $1 and hold is null and not rest order by limit_id, key"
+	allRecordsSQL = "select record from dipwell.records where limit_id = $1 and key = $2 and number <> 0 order by number, mark"
+	oneRecordSQL  = "select record from dipwell.records where limit_id = $1 and key = $2 and number = $3 and mark = $4"
+	setRecordSQL  = `insert into dipwell.records (limit_id, key, number, mark, hold, due, record) values ($1, $2, $3, $4, $5, $6, $7)
+on conflict (limit_id, key, mark, number, hold) do update set due = excluded.due, record = excluded.record`
+	deleteRecordSQL = "delete from dipwell.records where limit_id = $1 and key = $2 and number = $3 and mark = $4"
 
 	// Parts of holds that took nothing have the number 0.
-	countSQL      = "select count(*) from dipwell.reservations where limit_id = $1 and key = $2"
-	liveSQL       = countSQL + " and (number <> 0 or expires > $3)"
-	updateFreeSQL = "update dipwell.reservations set expires = $4, due = $4" + whereFree
-	deleteFreeSQL = "delete from dipwell.reservations" + whereFree
-	whereFree     = " where limit_id = $1 and key = $2 and number = 0 and hold = $3"
+	countSQL      = "select count(*) from dipwell.records where limit_id = $1 and key = $2"
+	liveSQL       = countSQL + " and (number <> 0 or due > $3)"
+	deleteFreeSQL = deleteRecordSQL + " and hold = $5"
 
-	holdSQL       = "select call, ttl, expires, forget, settled, costs, parts from dipwell.holds where id = $1"
+	pendingSQL       = "select due, parts from dipwell.reservations where id = $1"
+	insertPendingSQL = "insert into dipwell.reservations (id, due, parts) values ($1, $2, $3)"
+	deletePendingSQL = "delete from dipwell.reservations where id = $1"
+
+	holdSQL       = "select hold from dipwell.holds where id = $1"
 	lockHoldSQL   = holdSQL + " for update"
-	insertHoldSQL = "insert into dipwell.holds (id, call, ttl, expires, forget, settled, costs, parts) values ($1, $2, $3, $4, $5, $6, $7, $8)"
-	updateHoldSQL = "update dipwell.holds set call = $2, ttl = $3, expires = $4, forget = $5, settled = $6, costs = $7, parts = $8 where id = $1"
+	insertHoldSQL = "insert into dipwell.holds (id, forget, hold) values ($1, $2, $3)"
+	updateHoldSQL = "update dipwell.holds set forget = $2, hold = $3 where id = $1"
 	deleteHoldSQL = "delete from dipwell.holds where id = $1"
 )
 
@@ -71,8 +65,7 @@ var _ store.Table = (*portableTable)(nil)
 // portableRow is the row of a key, with its override.
 type portableRow struct {
 	state   store.State
-	count   int                     // records and parts of holds that took nothing, including ended ones
-	known   map[store.RecordID]bool // records that were read
+	count   int // records and parts of holds that took nothing, including ended ones
 	changed bool
 }
 
@@ -101,7 +94,7 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 	keys = slices.Compact(keys)
 	var b pgx.Batch
 	for _, k := range keys {
-		r := &portableRow{known: map[store.RecordID]bool{}}
+		r := &portableRow{}
 		t.rows[k] = r
 		sql := rowSQL
 		if t.locks {
@@ -132,86 +125,26 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 
 // scan reads the bucket. A missing row is a full bucket.
 func (r *portableRow) scan(row pgx.Row) error {
-	var lows []int64
+	var lows *string
 	var low *int64
 	err := row.Scan(&r.state.Used, &r.state.TS, (*rowVersion)(&r.state.Version), &lows, &low)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
-	if err == nil {
-		r.state.Lows = lowsOf(lows, low)
+	if err != nil || lows == nil {
+		return err
 	}
+	var l store.Lows
+	err = json.Unmarshal([]byte(*lows), &l)
+	r.state.Lows = l.LoweredTo(*low)
 	return err
 }
 
 func (r *portableRow) scanOverride(row pgx.Row) (err error) {
-	if r.state.Override, err = scanOverride(row); errors.Is(err, pgx.ErrNoRows) {
+	if r.state.Override, err = scanOverride(row, catalog.DecodeOverride); errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
 	return err
-}
-
-// A storedOverride is an override as it is in columns, and in the JSON of the column under.
-// A null means that the limit's setting applies, or that there is no value.
-type storedOverride struct {
-	Plan    *string         `json:"plan"`
-	Rate    *int64          `json:"rate"`
-	Per     *string         `json:"per"`
-	Burst   *int64          `json:"burst"`
-	Start   *string         `json:"start"`
-	Until   *int64          `json:"until"`
-	Note    *string         `json:"note"`
-	ID      int32           `json:"id"`
-	Version int32           `json:"version"`
-	Under   *storedOverride `json:"under"`
-}
-
-func storeOverride(o *store.Override) *storedOverride {
-	if o == nil {
-		return nil
-	}
-	v := &storedOverride{nullIf(o.Plan, ""), nullIf(o.Rate, 0), nil, nullIf(o.Burst, 0), nullIf(o.Start, ""), nullIf(o.Until, 0), nullIf(o.Note, ""), int32(o.ID), int32(o.Version), storeOverride(o.Under)}
-	if o.Period != 0 {
-		per := period.Format(o.Period)
-		v.Per = &per
-	}
-	if o.Burst == store.NoBurst {
-		v.Burst = new(int64)
-	}
-	return v
-}
-
-func (v *storedOverride) read(key string) (o *store.Override, err error) {
-	if v == nil {
-		return nil, nil
-	}
-	o = &store.Override{Key: key, Plan: orZero(v.Plan), Rate: orZero(v.Rate), Burst: orZero(v.Burst), Start: orZero(v.Start), Until: orZero(v.Until), Note: orZero(v.Note), ID: uint32(v.ID), Version: uint32(v.Version)}
-	if v.Burst != nil && *v.Burst == 0 {
-		o.Burst = store.NoBurst
-	}
-	if v.Per != nil {
-		if o.Period, err = period.Parse(*v.Per); err != nil {
-			return nil, err
-		}
-	}
-	o.Under, err = v.Under.read(key)
-	return o, err
-}
-
-func scanOverrides(row pgx.CollectableRow) (*store.Override, error) { return scanOverride(row) }
-
-func scanOverride(row pgx.Row) (*store.Override, error) {
-	var key string
-	var v storedOverride
-	var under []byte
-	err := row.Scan(&key, &v.Plan, &v.Rate, &v.Per, &v.Burst, &v.Start, &v.Until, &v.Note, &v.ID, &v.Version, &under)
-	if err == nil && under != nil {
-		err = json.Unmarshal(under, &v.Under)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return v.read(key)
 }
 
 func orZero[T any](p *T) (v T) {
@@ -276,11 +209,13 @@ func (t *portableTable) records(limit, key, sql string, args ...any) (all []stor
 		return nil, err
 	}
 	args = append([]any{(*t.limits.entries.Load())[limit].id, key}, args...)
-	all, err = list(t.ctx, t.db, pgx.RowToStructByPos[store.Record], sql, args...)
-	for i := range all {
-		r.known[all[i].ID()] = true
-	}
-	return all, err
+	return list(t.ctx, t.db, func(row pgx.CollectableRow) (rec store.Record, err error) {
+		var text string
+		if err = row.Scan(&text); err == nil {
+			err = json.Unmarshal([]byte(text), &rec)
+		}
+		return rec, err
+	}, sql, args...)
 }
 
 func (t *portableTable) SetRecord(limit, key string, at store.RecordID, rec store.Record) error {
@@ -289,25 +224,26 @@ func (t *portableTable) SetRecord(limit, key string, at store.RecordID, rec stor
 		return err
 	}
 	t.changed = true
-	limitID := (*t.limits.entries.Load())[limit].id
-	due, expires, ends := rec.Ends, nullIf(rec.Expires, 0), (*int64)(nil)
+	id := (*t.limits.entries.Load())[limit].id
+	if rec == (store.Record{}) {
+		t.out.Queue(deleteRecordSQL, id, key, at.Number, at.Mark)
+		return nil
+	}
+	due := rec.Ends
 	if rec.Hold != "" && rec.Ends == store.MaxInt && !rec.Rest {
-		due, ends = rec.Expires, &rec.Ends
+		due = rec.Expires
 	}
-	switch {
-	case rec == (store.Record{}):
-		t.out.Queue(deleteRecordSQL, limitID, key, at.Number, at.Mark)
-	case r.known[at]:
-		t.out.Queue(updateRecordSQL, limitID, key, at.Number, at.Mark, rec.Units, nullIf(rec.Slack, -1), rec.Unit, rec.Rest, due, expires, ends)
-	default:
-		id, parts := t.group.ID, countGranted(t.group)
-		if rec.Hold != "" {
-			_, _ = rand.Read(id[:]) // never fails
-			parts = 1
-		}
-		t.out.Queue(insertRecordSQL, uuidOf(id), limitID, key, rec.Units, rec.Unit, due, rec.Due, rec.Number, rec.Mark, nullIf(rec.Slack, -1), parts, nullIf(rec.Hold, ""), expires, ends)
-	}
+	t.out.Queue(setRecordSQL, id, key, at.Number, at.Mark, rec.Hold, due, asJSON(rec))
 	return nil
+}
+
+// asJSON returns the JSON of a value that has only numbers and texts.
+func asJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // cannot happen
+	}
+	return string(b)
 }
 
 func (t *portableTable) SetOverride(limit, key string, o *store.Override) error {
@@ -321,54 +257,31 @@ func (t *portableTable) SetOverride(limit, key string, o *store.Override) error 
 		t.out.Queue(deleteOverrideSQL, id, key)
 		return nil
 	}
-	v := storeOverride(o)
-	var under *string
-	if v.Under != nil {
-		b, err := json.Marshal(v.Under)
-		if err != nil {
-			return err
-		}
-		text := string(b)
-		under = &text
-	}
-	t.out.Queue(insertOverrideSQL, id, key, v.Plan, v.Rate, v.Per, v.Burst, v.Start, v.Until, v.Note, v.ID, v.Version, under)
+	t.out.Queue(setOverrideRowSQL, id, key, int32(o.Version), nullIf(o.Until, 0), nullIf(o.Under != nil, false), catalog.EncodeOverride(o)) //nolint:gosec // versions are small numbers
 	return nil
 }
 
-// A reservationPart is what a reservation took from one bucket.
-type reservationPart struct {
-	bucketKey
-	Number int64
-	Mark   int64
-	Parts  int   // number of parts of the reservation; if fewer are found, some keys were reset
-	Due    int64 // when the reservation is due
-}
-
-func (t *portableTable) parts(id store.Reservation) ([]reservationPart, error) {
-	parts, err := list(t.ctx, t.db, pgx.RowToStructByPos[reservationPart], reservationPartsSQL, uuidOf(id))
-	if err != nil || len(parts) == 0 || len(parts) != parts[0].Parts {
-		return nil, err
-	}
-	return parts, nil
-}
-
+// Pending returns a reservation. Its limits are those that have these names now.
 func (t *portableTable) Pending(id store.Reservation) (h store.Pending, err error) {
-	parts, err := t.parts(id)
-	for _, p := range parts {
-		name := ""
-		if d := t.limits.byID(p.LimitID); d != nil {
-			name = d.Name
-		} else if err := t.unknown("id", p.LimitID); err != nil {
-			return h, err
-		}
-		h.Due = p.Due
-		h.Parts = append(h.Parts, store.Part{Limit: name, Key: p.Key, Number: p.Number, Mark: p.Mark})
+	var parts string
+	err = t.db.QueryRow(t.ctx, pendingSQL, uuidOf(id)).Scan(&h.Due, &parts)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return h, nil
 	}
-	return h, err
+	if err == nil {
+		err = json.Unmarshal([]byte(parts), &h.Parts)
+	}
+	return h, storeError(err, false)
 }
 
-// SetPending does nothing: the records of a reservation are all that is stored of it.
-func (t *portableTable) SetPending(store.Reservation, store.Pending) error { return nil }
+func (t *portableTable) SetPending(id store.Reservation, h store.Pending) error {
+	if t.changed = true; len(h.Parts) == 0 {
+		t.out.Queue(deletePendingSQL, uuidOf(id))
+	} else {
+		t.out.Queue(insertPendingSQL, uuidOf(id), h.Due, asJSON(h.Parts))
+	}
+	return nil
+}
 
 func (t *portableTable) Hold(id string) (store.Hold, error) {
 	sql := holdSQL
@@ -381,13 +294,13 @@ func (t *portableTable) Hold(id string) (store.Hold, error) {
 }
 
 func (t *portableTable) readHold(sql, id string) (h store.Hold, err error) {
-	var parts string
-	err = t.db.QueryRow(t.ctx, sql, id).Scan(&h.Call, &h.TTL, &h.Expires, &h.Forget, &h.Settled, &h.Costs, &parts)
+	var text string
+	err = t.db.QueryRow(t.ctx, sql, id).Scan(&text)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return h, nil
 	}
 	if err == nil {
-		err = json.Unmarshal([]byte(parts), &h.Parts)
+		err = json.Unmarshal([]byte(text), &h)
 	}
 	return h, storeError(err, false)
 }
@@ -398,35 +311,27 @@ func (t *portableTable) SetHold(id string, h store.Hold) error {
 		t.out.Queue(deleteHoldSQL, id)
 		return nil
 	}
-	parts, err := json.Marshal(h.Parts)
-	if err != nil {
-		return err
-	}
 	sql := insertHoldSQL
 	if t.holds[id] {
 		sql = updateHoldSQL
 	}
 	t.holds[id] = true
-	t.out.Queue(sql, id, h.Call, h.TTL, h.Expires, h.Forget, h.Settled, h.Costs, string(parts))
-	t.setFree(id, &h, sql == insertHoldSQL)
+	t.out.Queue(sql, id, h.Forget, asJSON(h))
+	t.setFree(id, &h)
 	return nil
 }
 
 // setFree stores, changes or deletes the parts of a hold that took nothing.
-func (t *portableTable) setFree(id string, h *store.Hold, made bool) {
+func (t *portableTable) setFree(id string, h *store.Hold) {
 	for i := range h.Parts {
 		p := &h.Parts[i]
 		e := (*t.limits.entries.Load())[p.Limit]
 		switch {
 		case !p.Free || e == nil:
 		case h.Settled:
-			t.out.Queue(deleteFreeSQL, e.id, p.Key, id)
-		case made:
-			var record store.Reservation
-			_, _ = rand.Read(record[:]) // never fails
-			t.out.Queue(insertRecordSQL, uuidOf(record), e.id, p.Key, 0, 1, h.Expires, h.Expires, 0, 0, nil, 1, id, h.Expires, nil)
+			t.out.Queue(deleteFreeSQL, e.id, p.Key, 0, 0, id)
 		default:
-			t.out.Queue(updateFreeSQL, e.id, p.Key, id, h.Expires)
+			t.out.Queue(setRecordSQL, e.id, p.Key, 0, 0, id, h.Expires, "")
 		}
 	}
 }
@@ -458,74 +363,58 @@ func (t *portableTable) flush() error {
 
 func (t *portableTable) flushRow(k bucketKey, r *portableRow) {
 	row := r.state
-	lows, low := lowsColumns(row.Lows)
+	lows, low, due := lowsColumns(row.Lows)
 	switch d := t.limits.byID(k.LimitID); {
 	case row.Override != nil && d != nil: // the row stays while the override lives, so that other statements find it
 		if row.Used == 0 {
 			row = store.State{Version: d.WithOverride(row.Override).Number}
 		}
-		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lows, low)
+		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lows, low, due)
 	case row.Used == 0:
 		t.out.Queue(deleteRowSQL, k.LimitID, k.Key)
 	case r.changed:
-		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lows, low)
+		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lows, low, due)
 	}
-}
-
-// countGranted returns the number of keys of a reservation.
-func countGranted(g *store.Group) (n int) {
-	for i := range g.Ops {
-		if g.Ops[i].Took() > 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // keys returns the keys of a group: those of its ops, or those of the reservation or hold
 // that it ends.
 func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
 	entries := *t.limits.entries.Load()
-	add := func(limit, key string) {
-		if e := entries[limit]; e != nil {
-			keys = append(keys, bucketKey{e.id, key})
+	add := func(parts []store.Part) error {
+		for i := range parts {
+			p := &parts[i]
+			if e := entries[p.Limit]; e != nil {
+				keys = append(keys, bucketKey{e.id, p.Key})
+			} else if err := t.unknown(p.Limit); err != nil {
+				return err
+			}
 		}
+		return nil
 	}
 	switch {
 	case g.Cancel:
-		parts, err := t.parts(g.ID)
-		for _, p := range parts {
-			keys = append(keys, p.bucketKey)
-		}
+		h, err := t.Pending(g.ID)
+		err = cmp.Or(err, add(h.Parts))
 		return keys, err
 	case g.Settles():
 		h, err := t.readHold(holdSQL, g.Hold.ID) // a hold is locked after its buckets
-		if err != nil {
-			return nil, err
-		}
-		for i := range h.Parts {
-			p := &h.Parts[i]
-			if entries[p.Limit] == nil {
-				if err := t.unknown("name", p.Limit); err != nil {
-					return nil, err
-				}
-			}
-			add(p.Limit, p.Key)
-		}
-	default:
-		for i := range g.Ops {
-			add(g.Ops[i].Def.Name, g.Ops[i].Key)
+		err = cmp.Or(err, add(h.Parts))
+		return keys, err
+	}
+	for i := range g.Ops {
+		if e := entries[g.Ops[i].Def.Name]; e != nil {
+			keys = append(keys, bucketKey{e.id, g.Ops[i].Key})
 		}
 	}
 	return keys, nil
 }
 
-// unknown returns an error if a limit of this name or id exists that this program does not
-// know: ErrStaleDefinition if the limits have to be read first, or why the limit cannot be
-// read. unknown returns nil if the limit was dropped.
-func (t *portableTable) unknown(column string, value any) error {
-	var name string
-	err := t.db.QueryRow(t.ctx, "select name from dipwell.limits where "+column+" = $1", value).Scan(&name)
+// unknown returns an error if a limit exists that this program does not know:
+// ErrStaleDefinition if the limits have to be read first, or why the limit cannot be read.
+// unknown returns nil if the limit was dropped.
+func (t *portableTable) unknown(name string) error {
+	err := t.db.QueryRow(t.ctx, "select name from dipwell.limits where name = $1", name).Scan(&name)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
@@ -599,13 +488,8 @@ func (s portable) changeOverride(ctx context.Context, d *store.Definition, key s
 		}
 		first := false
 		err = s.transact(ctx, func(in portable) (err error) {
-			if first = sets && !e.def.Overridden; first {
-				if err = markOverridden(ctx, in.db, e.id); err != nil {
-					return storeError(err, true)
-				}
-			}
-			if sets {
-				if err = e.keepLimit(ctx, in.db); err != nil {
+			if first = sets && !e.def.Overridden; sets {
+				if err = e.keepLimit(ctx, in.db, first); err != nil {
 					return err
 				}
 			}
@@ -622,16 +506,6 @@ func (s portable) changeOverride(ctx context.Context, d *store.Definition, key s
 		}
 	}
 	return store.ErrStaleDefinition
-}
-
-// markOverridden records that keys of a limit may have overrides, and notifies all
-// programs.
-func markOverridden(ctx context.Context, db DB, id int32) error {
-	if _, err := db.Exec(ctx, "update dipwell.revision set n = n + 1 where one = 1"); err != nil {
-		return err
-	}
-	_, err := db.Exec(ctx, "update dipwell.limits set overridden = true where id = $1", id)
-	return err
 }
 
 // keyHolds lists the live holds of a key.

@@ -19,6 +19,7 @@ type unknowing struct {
 	now         *int64
 	knows, does *dipwell.Limiter
 	s           *pgstore.Store // of the second one
+	portable    bool
 }
 
 // eachUnknowing runs a test on the tables of the functions and on portable ones.
@@ -27,7 +28,7 @@ func eachUnknowing(t *testing.T, f func(t *testing.T, u unknowing)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			now := int64(1e15)
-			u := unknowing{pool: pool(t), now: &now}
+			u := unknowing{pool: pool(t), now: &now, portable: name == "portable"}
 			c := pgstore.Config{Poll: -1, Clock: func() int64 { return now }}
 			u.s = newStore(t, u.pool, c)
 			var err error
@@ -116,12 +117,16 @@ func TestSettleOfUnreadableLimits(t *testing.T) {
 	t.Parallel()
 	eachUnknowing(t, func(t *testing.T, u unknowing) {
 		id := u.hold(t, time.Hour, "jobs")
-		must(t, u.pool, "update dipwell.versions set per = 'a fortnight' where limit_id = (select id from dipwell.limits where name = 'jobs')")
+		spoil, mend := "update dipwell.versions set per = 'a fortnight' where limit_id = (select id from dipwell.limits where name = 'jobs')", "update dipwell.versions set per = '' where limit_id = (select id from dipwell.limits where name = 'jobs')"
+		if u.portable {
+			spoil, mend = `update dipwell.limits set definition = replace(definition, '["burst"', '["martian"') where name = 'jobs'`, `update dipwell.limits set definition = replace(definition, '["martian"', '["burst"') where name = 'jobs'`
+		}
+		must(t, u.pool, spoil)
 		_, err := u.does.Settle(t.Context(), id)
 		if err != nil && !errors.Is(err, store.ErrStore) {
 			t.Error(err)
 		}
-		must(t, u.pool, "update dipwell.versions set per = '' where limit_id = (select id from dipwell.limits where name = 'jobs')")
+		must(t, u.pool, mend)
 		if err != nil {
 			_, err = u.knows.Settle(t.Context(), id)
 		}

@@ -35,8 +35,13 @@ func TestUnreadableLimit(t *testing.T) {
 			if _, err := first.Define(ctx, store.Limit{Name: "past", Rate: 6, Period: time.Hour}, store.OwnerCode); err != nil {
 				t.Fatal(err)
 			}
-			must(t, pool, "update dipwell.limits set algorithm = 'martian' where name = 'newer'")
-			must(t, pool, "update dipwell.versions set per = 'a fortnight' where number = 1 and limit_id = (select id from dipwell.limits where name = 'past')")
+			if name == "portable" {
+				must(t, pool, `update dipwell.limits set definition = replace(definition, '["rate"', '["martian"') where name = 'newer'`)
+				must(t, pool, `update dipwell.limits set definition = replace(definition, '"policy":"keep"', '"policy":"martian"') where name = 'past'`)
+			} else {
+				must(t, pool, "update dipwell.limits set algorithm = 'martian' where name = 'newer'")
+				must(t, pool, "update dipwell.versions set per = 'a fortnight' where number = 1 and limit_id = (select id from dipwell.limits where name = 'past')")
+			}
 			var reports atomic.Int64
 			l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1, OnError: func(error) { reports.Add(1) }}))
 			if err != nil {

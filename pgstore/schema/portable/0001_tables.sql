@@ -1,60 +1,9 @@
 -- Only tables, for engines that speak PostgreSQL's protocol: the program decides,
 -- and uses statements that all of them support. A missing bucket is full.
 create table if not exists dipwell.limits (
-    id             int primary key,
-    name           text not null unique,
-    algorithm      text not null,
-    rate           bigint not null,
-    per            text not null,
-    burst          bigint,
-    max_debt       bigint,
-    max_charge     bigint,
-    start          text,
-    on_change      text not null,
-    mode           text not null,
-    auth           boolean not null,
-    retry_jitter   int not null,
-    on_store_error text not null,
-    timeout_us     bigint not null,
-    list_keys      boolean not null,
-    usage          boolean not null,
-    owner          text not null,
-    version        int not null,
-    plans          text,
-    parent         text,
-    parts          bigint,
-    ttl_us         bigint,
-    on_expire      text,
-    adaptive       text,
-    overridden     boolean,
-    lease_us       bigint,
-    shards         bigint,
-    block_us       bigint,
-    shared         boolean not null
-);
-
-create table if not exists dipwell.versions (
-    limit_id   int not null,
-    number     int not null,
-    since      bigint not null,
-    policy     text not null,
-    unit       bigint not null,
-    every      bigint not null,
-    add        bigint not null,
-    cap        bigint not null,
-    origin     bigint not null,
-    burst      bigint not null,
-    debt       bigint not null,
-    most       bigint not null,
-    max_charge bigint not null,
-    max_used   bigint not null,
-    leaky      boolean not null,
-    spread     boolean not null,
-    sliding    boolean not null,
-    per        text not null,
-    start      text,
-    settings   text not null,
-    primary key (limit_id, number)
+    id         int primary key,            -- never used again: rows of a limit that is gone stay void
+    name       text not null unique,
+    definition text not null               -- JSON: settings as in the configuration, owner, and versions, the present one and those before
 );
 
 create table if not exists dipwell.buckets (
@@ -64,33 +13,32 @@ create table if not exists dipwell.buckets (
     used     bigint not null,
     ts       bigint not null,
     seen     bigint not null,              -- the clock at the last take; 0: the same as ts
-    -- What may be given back: mark, next, due, live, holds, waits (0 or 1), and a pair
-    -- for each entry: number, units.
-    lows     bigint[],
-    low      bigint,                       -- the last of these units, lowered by each take
+    lows     text,                         -- of a row with records, as JSON: how much of what they took is still there
+    low      bigint,                       -- the last of these numbers, lowered by each take
+    due      bigint,                       -- before this time no record ends
     primary key ({hash})
 );
 
-create table if not exists dipwell.reservations (
-    id       uuid not null,
+-- What a call took of a bucket and may still give back. Number 0: a hold that took nothing.
+create table if not exists dipwell.records (
     limit_id int not null,
     key      text {collate} not null,
-    units    bigint not null,
-    unit     bigint not null,              -- of these in a token
-    due      bigint not null,              -- from then on a sweep may end it
-    part_due bigint not null,
-    number   bigint not null,
     mark     bigint not null,
-    slack    bigint,
-    rest     boolean not null,
-    parts    int not null,
-    hold     text,                         -- the hold whose record it is
-    expires  bigint,                       -- of the hold
-    ends     bigint,                       -- null: as due
-    primary key (id, limit_id, key)
+    number   bigint not null,
+    hold     text {collate} not null,      -- id of the hold that it is of; '': a reservation's
+    due      bigint not null,              -- from then on a sweep may end it
+    record   text not null,                -- JSON
+    primary key (limit_id, key, mark, number, hold)
 );
 
-create index if not exists reservations_by_key on dipwell.reservations (limit_id, key);
+create index if not exists records_by_due on dipwell.records (due);
+
+-- Reservations. Their records are in records.
+create table if not exists dipwell.reservations (
+    id    uuid primary key,
+    due   bigint not null,
+    parts text not null                    -- JSON: what it took of each key
+);
 
 create index if not exists reservations_by_due on dipwell.reservations (due);
 
@@ -102,33 +50,22 @@ create table if not exists dipwell.revision (
 insert into dipwell.revision (one, n) values (1, 0) on conflict (one) do nothing;
 
 -- What decides the calls of a key in place of the limit. Its bucket has a row, whose
--- version is id - 2^31.
+-- version is the override's id - 2^31.
 create table if not exists dipwell.overrides (
     limit_id int not null,
     key      text {collate} not null,
-    plan     text,                         -- or the next three; null: the limit's
-    rate     bigint,
-    per      text,
-    burst    bigint,
-    start    text,                         -- of windows; null: the limit's
-    until    bigint,                       -- µs since the Unix epoch; null: no end
-    note     text,
-    id       int not null,
     version  int not null,                 -- of the limit
-    under    text,                         -- JSON of the standing override under one that ends
+    until    bigint,                       -- µs since the Unix epoch; null: no end
+    under    boolean,                      -- true: there is one under it that ends later; null: there is none
+    override text not null,                -- JSON
     primary key ({hash})
 );
 
--- Holds. Their records are in reservations.
+-- Holds. Their records are in records.
 create table if not exists dipwell.holds (
-    id       text {collate} primary key,
-    call     text not null,                -- a repeated call has the same
-    ttl      bigint not null,
-    expires  bigint not null,
-    forget   bigint not null,              -- when the row goes
-    settled  boolean not null,
-    costs    bigint[],                     -- that it was settled to; null: as held
-    parts    text not null                 -- JSON: what it took of each key
+    id     text {collate} primary key,
+    forget bigint not null,                -- when the row goes
+    hold   text not null                   -- JSON
 );
 
 create index if not exists holds_by_forget on dipwell.holds (forget);
