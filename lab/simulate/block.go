@@ -12,7 +12,7 @@ func (n *node) checkBlock(op *store.Op, was *look, b *book) {
 	t := max(l.instant(now), was.row.TS)
 	if o := l.over.temporary; o != nil && o.block && op.Verb == store.VerbReset {
 		l.over.temporary = nil
-		n.w.seen["a block is reset"]++
+		n.w.Seen["a block is reset"]++
 	}
 	row, _ := n.table.Row(d.Name, op.Key)
 	block, old := row.Override.Of(store.AutomaticOverride), was.row.Override.Of(store.AutomaticOverride)
@@ -30,7 +30,7 @@ func (n *node) checkBlock(op *store.Op, was *look, b *book) {
 	case !begun && takes && !l.off && used+needs > most && (n.backs == 0 || block == nil): // otherwise the block may have begun earlier at the same time
 		n.w.fail("block", "%s %d of %s %q: refused, and begins no block, although %d parts are in use; %d may be", op.Verb, op.Cost, d.Name, op.Key, used, most)
 	case begun:
-		n.w.seen["a block begins"]++
+		n.w.Seen["a block begins"]++
 		n.follow(l.k) // the key now follows the setting below the block
 		l.over.temporary = &overridden{until: block.Until, block: true}
 		n.w.tracef("%v: %s %q is blocked until %.6f s", n, d.Name, op.Key, float64(block.Until-epoch)/1e6)

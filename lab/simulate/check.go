@@ -217,7 +217,7 @@ func (n *node) checkDecision(g *store.Group, m *message, before []look) {
 		n.follow(l.k)
 		if l.row.Version != 0 && row.Version != l.row.Version {
 			if a := l.asked; a != nil && !g.Allowed && row.Version == a.Number {
-				n.w.seen["a refusal moves a row"]++
+				n.w.Seen["a refusal moves a row"]++
 			}
 			b.loosen(n.w.now, m) // until now the row refilled at another rate
 		}
@@ -322,7 +322,7 @@ func (n *node) checkReturn(op *store.Op, asked *store.Definition, m *message, g 
 
 // granted records the grant of an op.
 func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *store.State) *grant {
-	n.w.taken += op.Granted
+	n.w.Taken += op.Granted
 	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.c.p.id, sent: m.sentMono, made: n.w.now, waits: op.Delay, left: op.Granted, def: op.Def, lives: m.c.p.lives}
 	if g.Hold != nil {
 		gr.expires = g.Hold.Expires
@@ -620,29 +620,29 @@ func (c *client) checkAnswer(g *store.Group, began int64) {
 // checkConservation compares what the store took with what callers heard of and what
 // faults lost.
 func (w *world) checkConservation() {
-	var got, held, lost int64
+	var got, held, lost, used, returned int64
 	for _, n := range w.nodes {
 		for _, g := range n.grants() {
-			w.returned += g.taken - g.tokens
+			returned += g.taken - g.tokens
 			switch g.fate {
 			case leased:
 				held += g.taken
 			case heard:
 				got += g.taken
-				w.used += g.tokens
+				used += g.tokens
 			case "":
 				w.fail("conservation", "%s %q: %d tokens were taken at %.6f s; no caller heard of them, and no fault has lost them", g.k.limit, g.k.key, g.taken, float64(g.at-epoch)/1e6)
 			default:
-				w.lost[g.fate] += g.tokens
+				w.Lost[g.fate] += g.tokens
 				lost += g.tokens
 			}
 		}
 	}
-	if w.fromLeases+w.refunded > held {
-		w.fail("conservation", "%d tokens were used from leases and %d given back, of %d that were leased", w.fromLeases, w.refunded, held)
+	if w.Leased+w.refunded > held {
+		w.fail("conservation", "%d tokens were used from leases and %d given back, of %d that were leased", w.Leased, w.refunded, held)
 	}
-	if w.taken != w.used+w.returned+lost+held {
-		w.fail("conservation", "%d tokens were taken; of these %d were used, %d given back, %d lost and %d leased", w.taken, w.used, w.returned, lost, held)
+	if w.Taken != used+returned+lost+held {
+		w.fail("conservation", "%d tokens were taken; of these %d were used, %d given back, %d lost and %d leased", w.Taken, used, returned, lost, held)
 	}
 	if got != w.heard {
 		w.fail("conservation", "callers heard of %d tokens, but the store took %d for them", w.heard, got)
@@ -750,7 +750,7 @@ func compare(a, b at) int {
 // have decided the chunk's request, in the version that the caller knows, or a later one.
 func (c *client) useLease(op *store.Op) {
 	n, p, w := c.node, c.p, c.node.w
-	w.fromLeases += op.Granted
+	w.Leased += op.Granted
 	if op.Floor > 0 {
 		w.fail("lease", "process %d: %d of %s %q are used from a lease, although the call has a floor, which only the store knows", p.id, op.Granted, op.Def.Name, op.Key)
 	}

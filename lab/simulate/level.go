@@ -141,14 +141,14 @@ func (n *node) layers(over *overrides, o *overridden) {
 	case o == top:
 		top.used = true
 		if over.standing != nil {
-			n.w.seen[top.words()+" over a standing override"]++
+			n.w.Seen[top.words()+" over a standing override"]++
 		}
 	case top.used:
 		if top.used = false; top.block {
-			n.w.seen["a block ends"]++
+			n.w.Seen["a block ends"]++
 		}
 		if o != nil {
-			n.w.seen["a standing override again"]++
+			n.w.Seen["a standing override again"]++
 		}
 	}
 }

@@ -200,7 +200,7 @@ func (n *node) override(s *step) {
 	switch {
 	case o == nil && over.temporary != nil:
 		if over.temporary.block {
-			n.w.seen["a block is ended by hand"]++
+			n.w.Seen["a block is ended by hand"]++
 		}
 		over.temporary = nil
 	case o == nil:

@@ -236,7 +236,7 @@ func (p *process) whileLives(t *task, d int64, f func()) {
 // tell records an answer in the history, and checks it.
 func (c *client) tell(s *step, g *store.Group, err error) {
 	p, op := c.p, &g.Ops[0]
-	p.w.calls++
+	p.w.Calls++
 	if t := p.w.task; t.both {
 		t.follow(g, err)
 	}

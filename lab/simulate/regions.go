@@ -118,10 +118,10 @@ func (n *node) checkCustomers() {
 				most += g.taken
 			case g.end == unsure:
 				most += g.taken
-				n.w.lost[unsure] += g.taken
+				n.w.Lost[unsure] += g.taken
 			case crashed: // the tokens may have been given back before the crash
 				most += g.taken
-				n.w.lost["crash"] += g.taken
+				n.w.Lost["crash"] += g.taken
 			default:
 				n.w.fail("conservation", "%s %q: of %d tokens, taken at %.6f s, a caller heard; it neither used them nor gave them back", k.limit, k.key, g.taken, float64(g.at-epoch)/1e6)
 			}

@@ -29,8 +29,8 @@ func TestPartition(t *testing.T) {
 			h.steps = append(h.steps, step{id: p + 1, at: int64(37 * p), process: p, limit: hot.Name, key: "a", verb: store.VerbTake, cost: cost, n: int(30 * lease / gap), gap: gap + int64(7*p)})
 		}
 		w := h.end(nil)
-		if w.wrong != nil {
-			t.Errorf("seed %d, %v: %v", seed, hot, w.wrong)
+		if w.Violation != nil {
+			t.Errorf("seed %d, %v: %v", seed, hot, w.Violation)
 			continue
 		}
 		share := func(region int, from, to float64) float64 { // of the rate, between two leases
@@ -47,7 +47,7 @@ func TestPartition(t *testing.T) {
 		for i := range got {
 			got[i] = [4]float64{share(i, 4, 12), share(i, 12, 13), share(i, 13, 18), share(i, healed, 29)}
 		}
-		t.Logf("seed %d, %d/s, a lease of %v: of the rate, before the partition, in its first lease, in the others, and after it: home %.3f, away %.3f; lost %v", seed, hot.Rate, hot.Lease, got[0], got[1], w.lost)
+		t.Logf("seed %d, %d/s, a lease of %v: of the rate, before the partition, in its first lease, in the others, and after it: home %.3f, away %.3f; lost %v", seed, hot.Rate, hot.Lease, got[0], got[1], w.Lost)
 		if got[1][2] != 0 {
 			t.Errorf("seed %d: %.3f of the rate is granted in the region that was cut off more than a lease ago", seed, got[1][2])
 		}

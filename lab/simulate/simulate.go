@@ -57,13 +57,13 @@ func (o options) history(seed uint64) history {
 
 // play plays a history and returns the result.
 func (h history) play(trace func(line string)) *result {
-	w := h.end(trace)
-	return &result{Seed: h.seed, Violation: w.wrong, Calls: w.calls, Taken: w.taken, Leased: w.fromLeases, Lost: w.lost, Seen: w.seen, steps: h.steps}
+	return h.end(trace).result
 }
 
 // end plays a history and returns the world at its end.
 func (h history) end(trace func(line string)) *world {
-	w := &world{history: h, trace: trace, lost: map[string]int64{}, seen: map[string]int{}}
+	r := &result{Seed: h.seed, Lost: map[string]int64{}, Seen: map[string]int{}, steps: h.steps}
+	w := &world{history: h, trace: trace, result: r}
 	w.nodes = []*node{newNode(w, 0, h.drifts[0], slices.Clone(h.limits))}
 	if h.regional {
 		limits := slices.DeleteFunc(slices.Clone(h.limits), func(l store.Limit) bool { return l.Name == "hot" })
@@ -72,8 +72,8 @@ func (h history) end(trace func(line string)) *world {
 	for i := range h.processes {
 		w.procs = append(w.procs, w.process(i))
 	}
-	for i := range w.steps {
-		s := &w.steps[i]
+	for i := range h.steps {
+		s := &h.steps[i]
 		w.at(s.at, func() { w.play(s) })
 	}
 	w.run()
@@ -82,7 +82,7 @@ func (h history) end(trace func(line string)) *world {
 			c.close()
 		}
 	}
-	if w.wrong == nil {
+	if w.Violation == nil {
 		for _, n := range w.nodes {
 			n.checkPromise()
 			n.checkCustomers()

@@ -22,21 +22,15 @@ type world struct {
 	history
 	nodes []*node // the first store is that of the home region
 	procs []*process
-	wrong *violation
+	*result
 	trace func(line string) // writes a line of the trace; nil: no trace
 
 	tags    int64             // number of tagged groups
 	origins map[int64]*origin // by the tag of a group
 	byID    map[store.Reservation]*origin
 
-	calls                int64
-	taken                int64            // tokens that the store took
-	heard                int64            // tokens that callers were told of, as callers count them
-	fromLeases, refunded int64            // tokens used from leases, and tokens that leases gave back
-	used                 int64            // tokens of fromLeases that were not given back
-	returned             int64            // tokens that were given back
-	lost                 map[string]int64 // tokens that no caller heard of and that were not given back, by fault
-	seen                 map[string]int   // how often something happened that histories must have
+	heard    int64 // tokens that callers were told of, as callers count them
+	refunded int64 // tokens that leases gave back
 }
 
 // at runs f at a true time, after everything planned earlier for the same time.
@@ -52,7 +46,7 @@ func (w *world) after(d int64, f func()) { w.at(w.now+d, f) }
 
 // run plays the history until nothing is planned or a check fails.
 func (w *world) run() {
-	for len(w.queue) > 0 && w.wrong == nil {
+	for len(w.queue) > 0 && w.Violation == nil {
 		last := len(w.queue) - 1
 		e := w.queue[last]
 		w.queue = slices.Delete(w.queue, last, last+1)
@@ -61,7 +55,7 @@ func (w *world) run() {
 	}
 	for _, p := range w.procs {
 		for t := range p.tasks {
-			if w.wrong == nil {
+			if w.Violation == nil {
 				w.fail("stuck", "process %d: a call never had an answer", p.id)
 			}
 			t.stop()
@@ -73,9 +67,9 @@ func (w *world) run() {
 }
 
 func (w *world) fail(check, format string, args ...any) {
-	if w.wrong == nil {
-		w.wrong = &violation{Check: check, What: fmt.Sprintf(format, args...)}
-		w.tracef("WRONG (%s): %s", check, w.wrong.What)
+	if w.Violation == nil {
+		w.Violation = &violation{Check: check, What: fmt.Sprintf(format, args...)}
+		w.tracef("WRONG (%s): %s", check, w.Violation.What)
 	}
 }
 
