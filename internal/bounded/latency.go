@@ -14,7 +14,6 @@ type Histogram struct {
 
 const steps = 32
 
-// Record counts one duration.
 func (h *Histogram) Record(d time.Duration) {
 	h.Count++
 	h.Most = max(h.Most, d)
@@ -38,7 +37,6 @@ func binEnd(i int) time.Duration {
 	return time.Duration(uint64(i-shift*steps+1)<<shift - 1)
 }
 
-// Add adds the counts of another histogram.
 func (h *Histogram) Add(o *Histogram) {
 	h.Count, h.Most = h.Count+o.Count, max(h.Most, o.Most)
 	for i, n := range o.bins {

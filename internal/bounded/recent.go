@@ -12,7 +12,6 @@ type Map[K comparable, V any] struct {
 	young, old map[K]V
 }
 
-// Put adds an entry, or replaces it.
 func (m *Map[K, V]) Put(key K, v V) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -37,7 +36,6 @@ func (m *Map[K, V]) age() {
 	}
 }
 
-// Get returns an entry.
 func (m *Map[K, V]) Get(key K) (v V, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -47,7 +45,6 @@ func (m *Map[K, V]) Get(key K) (v V, ok bool) {
 	return v, ok
 }
 
-// Remove removes an entry.
 func (m *Map[K, V]) Remove(key K) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -55,7 +52,6 @@ func (m *Map[K, V]) Remove(key K) {
 	delete(m.old, key)
 }
 
-// Len returns the number of entries.
 func (m *Map[K, V]) Len() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// maxCallers bounds the callers in a file.
 const maxCallers = 256
 
 // A Caller may call the service with its token. As in type File, the tags of the fields

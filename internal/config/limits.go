@@ -12,7 +12,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxLimits bounds the limits in a file.
 const maxLimits = 10000
 
 func (p *parser) limits(n *yaml.Node) {
@@ -136,7 +135,6 @@ func (p *parser) plans(at limitNodes, n *yaml.Node) store.Plans {
 	return dipwell.NewPlans(plans...)
 }
 
-// adaptive reads a mapping of the settings of an adaptive limit.
 func (p *parser) adaptive(at limitNodes, n *yaml.Node) (a dipwell.Adaptive) {
 	where := at.where + ".adaptive."
 	p.Mapping(n, where, nil, func(name string, v *yaml.Node) {

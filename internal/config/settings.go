@@ -98,7 +98,6 @@ type File struct {
 // Settings are the rows of the table of settings, in order.
 var Settings = rows(reflect.TypeFor[File]())
 
-// Setting is a row of the table.
 type Setting struct {
 	reflect.StructField // of File
 	Name, Flag          string
@@ -147,7 +146,6 @@ func (s *Setting) Absent() string {
 	return s.Tag.Get("unset")
 }
 
-// Defaults returns the default settings.
 func Defaults() *File {
 	f := &File{}
 	for _, s := range Settings {
@@ -267,7 +265,6 @@ func parseWhole(tag reflect.StructTag, text string) (any, error) {
 	return n, nil
 }
 
-// parseShare parses a number above 0 and up to 1.
 func parseShare(_ reflect.StructTag, text string) (any, error) {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(f > 0 && f <= 1) {

@@ -191,7 +191,6 @@ func (m *mapping) read(n *yaml.Node, depth int) {
 	}
 }
 
-// merge reads the value of a merge key.
 func (m *mapping) merge(n *yaml.Node, depth int) {
 	switch {
 	case depth > maxMerges:

@@ -86,7 +86,6 @@ func CheckTTL(ttl time.Duration) (time.Duration, error) {
 // Use is what requests do with the tokens of a limit.
 type Use int
 
-// Uses.
 const (
 	Holds Use = iota // requests take or hold tokens
 	Takes            // take them

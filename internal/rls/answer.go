@@ -152,7 +152,6 @@ func (a *ask) windowEnd(over bool) time.Duration {
 	return time.Duration(end-now) * time.Microsecond
 }
 
-// ceil rounds up to whole seconds.
 func ceil(d time.Duration) time.Duration {
 	return (d + time.Second - 1).Truncate(time.Second)
 }

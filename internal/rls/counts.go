@@ -14,7 +14,6 @@ import (
 // envoyproxy/ratelimit. counts fill a cache line, so that rules do not slow each other down.
 type counts [8]atomic.Uint64
 
-// The counters.
 const (
 	allHits = iota
 	withinHits
@@ -119,7 +118,6 @@ func (c *counts) add(near int64, d *dipwell.Decision, hits int64) {
 	}
 }
 
-// descRules are the metrics of counts.
 var descRules = [...]*prometheus.Desc{
 	allHits:    descRule("hits_total", "Hits asked for, by rule."),
 	withinHits: descRule("within_limit_total", "Hits that were within their limit, by rule."),
@@ -140,14 +138,12 @@ var (
 	descOverride = prometheus.NewDesc("dipwell_rls_overrides_ignored_total", "Limits brought by requests where allow_override does not permit it.", nil, nil)
 )
 
-// Describe implements prometheus.Collector.
 func (s *Service) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append(descRules[:], descLoads, descUnknown, descOverride, descShadowed) {
 		ch <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (s *Service) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, n *atomic.Uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n.Load()), labels...)

@@ -61,7 +61,6 @@ func keyOf(b []byte) string {
 	return string(b)
 }
 
-// appendPath appends a descriptor's entries.
 func appendPath(b []byte, desc *common.RateLimitDescriptor) []byte {
 	for _, e := range desc.GetEntries() {
 		b = appendEntry(b, e.GetKey(), e.GetValue())

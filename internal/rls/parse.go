@@ -179,7 +179,6 @@ func (p *parser) descriptors(parent *node, list *yaml.Node, where string, above 
 	p.List(list, where, ", each beginning with '- key: ...'", func(where string, item *yaml.Node) { p.descriptor(parent, item, where, above) })
 }
 
-// descriptor parses a descriptor and those below it.
 func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path) {
 	d := &node{override: above.override}
 	var e entry

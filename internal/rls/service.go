@@ -108,7 +108,6 @@ type ask struct {
 	d      *dipwell.Decision
 }
 
-// ShouldRateLimit implements Envoy's RateLimitService.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
 	if req.GetDomain() == "" {
 		return nil, status.Error(codes.InvalidArgument, "domain: is empty; a rate limit domain must not be empty")
@@ -183,7 +182,6 @@ func (s *Service) match(ctx context.Context, d *domain, req *pb.RateLimitRequest
 // limited reports whether a descriptor has a limit from which to take.
 func (a *ask) limited() bool { return a.rule != nil && !a.rule.unlimited }
 
-// count sets how many hits a descriptor has.
 func (a *ask) count(common uint32, i int) error {
 	a.hits, a.refund = int64(max(common, 1)), a.desc.IsNegativeHits
 	if h := a.desc.HitsAddend; h != nil {

@@ -21,7 +21,6 @@ type Rules struct {
 // each: settings without effect, and files with unusual names.
 func (r *Rules) Notes() []string { return r.notes }
 
-// Domains returns the number of domains.
 func (r *Rules) Domains() int { return len(r.domains) }
 
 // A domain is a tree of descriptors.

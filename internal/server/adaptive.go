@@ -13,10 +13,8 @@ var (
 	descReason = prometheus.NewDesc("dipwell_adaptive_reason", "1 for why the rate of an adaptive limit changed last: defined, latency, errors, used or unobserved.", []string{"limit", "reason"}, nil)
 )
 
-// Describe implements prometheus.Collector.
 func (m adaptiveMetrics) Describe(ch chan<- *prometheus.Desc) { ch <- descRate; ch <- descReason }
 
-// Collect implements prometheus.Collector.
 func (m adaptiveMetrics) Collect(ch chan<- prometheus.Metric) {
 	n := 0
 	for _, d := range m.limiter.Limits() {

@@ -18,13 +18,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Bounds of the audit.
 const (
 	auditPage = 1000 // number of entries that are read at a time
 	auditTime = 2 * time.Second
 )
 
-// Names of the actions in the audit.
 const (
 	didOverride    = "override"
 	didEndOverride = "end-override"
@@ -115,7 +113,6 @@ func entriesOf(ctx context.Context, log store.Auditor, before string, size int) 
 	}
 }
 
-// audit answers GET /v1/audit.
 func (a *api) audit(w http.ResponseWriter, r *http.Request, q *query) error {
 	one, n := q.given["key"], cmp.Or(q.n, pageSize) // an empty key is the shared bucket
 	may := func(limit string) error { return callerOf(r.Context()).mayName("limit", limit) }

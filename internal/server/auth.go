@@ -143,5 +143,4 @@ func badHeaderName(name string) string {
 	return ""
 }
 
-// IsHeaderName reports whether name is a valid name of a header field.
 func IsHeaderName(name string) bool { return httpguts.ValidHeaderFieldName(name) }

@@ -11,7 +11,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// membersOf returns the members of a verb's request.
 func membersOf(v store.Verb) members {
 	switch {
 	case v >= store.VerbRefund:
@@ -103,7 +102,6 @@ func (a *api) answer(w http.ResponseWriter, x *exchange, err error) error {
 	return writeJSON(w, http.StatusOK, x.out)
 }
 
-// cancel answers POST /v1/cancel.
 func (a *api) cancel(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	var id dipwell.Reservation
 	err := id.UnmarshalText([]byte(x.req.reservation))

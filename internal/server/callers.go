@@ -172,7 +172,6 @@ func (c *Caller) mayName(field, limit string) error {
 	return &denial{wrongLimit, field, fmt.Sprintf("caller %s may not name the limit %q", c.Name, clip(limit, maxField))}
 }
 
-// callerKey is the key of the caller in a context.
 type callerKey struct{}
 
 // callerOf returns who makes the call of a context, or nil: see api.admit.
@@ -234,7 +233,6 @@ func (a *api) deny(w http.ResponseWriter, d *denial, from string) {
 	httplimit.Problem(w, status, d.field, d.detail)
 }
 
-// whoami answers GET /v1/whoami.
 func (a *api) whoami(w http.ResponseWriter, r *http.Request, _ *query) error {
 	name, role := a.who(r), Admin // without callers this is an admin call
 	if c := callerOf(r.Context()); c != nil {

@@ -11,10 +11,7 @@ func ParseTakes(body []byte) ([]dipwell.Take, error) {
 	if err := q.complete(); err != nil {
 		return nil, err
 	}
-	if q.has(hasTakes) {
-		return q.takes, nil
-	}
-	return []dipwell.Take{q.take}, nil
+	return q.all(), nil
 }
 
 // MaxSecure is the bound of connections with TLS, and of gRPC.

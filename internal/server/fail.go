@@ -14,7 +14,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// An errorClass is how errors of a class are answered.
 type errorClass struct {
 	of     error
 	status int
@@ -78,7 +77,6 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 	httplimit.Problem(w, c.status, clip(c.field, maxField), clip(detail, maxDetail))
 }
 
-// grpcError returns the status of an error.
 func (s *Server) grpcError(err error) error {
 	if d, ok := errors.AsType[*denial](err); ok {
 		return s.denied(d, "")

@@ -113,17 +113,14 @@ func (s *Server) Observe(d *dipwell.Decision, err error, took time.Duration) {
 	s.metrics.observe(context.Background(), store.VerbTake, d, err, took)
 }
 
-// Collect adds a collector to /metrics.
 func (s *Server) Collect(c prometheus.Collector) { s.metrics.reg.MustRegister(c) }
 
-// Stopping reports whether Stop has been called.
 func (s *Server) Stopping() bool { return s.stopped.Err() != nil }
 
 var tooManyTakes = "has more than " + strconv.Itoa(store.MaxTakes) + " entries"
 
 func takesPath(i int) string { return "takes[" + strconv.Itoa(i) + "]." }
 
-// verbs implements dipwell.v1.Limiter.
 type verbs struct {
 	dipwellv1.UnimplementedLimiterServer
 	*api
@@ -219,7 +216,6 @@ func takeOf(p *dipwellv1.Take) (t dipwell.Take, seen members) {
 	return t, seen
 }
 
-// decisionOf converts a decision.
 func decisionOf(d *dipwell.Decision) *dipwellv1.Decision {
 	out := &dipwellv1.Decision{
 		Allowed: d.Allowed, Limit: d.Limit, Cost: d.Cost, Granted: d.Granted, Capacity: d.Capacity, Remaining: d.Remaining,

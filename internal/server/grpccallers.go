@@ -81,7 +81,6 @@ func (a *grpcAPI) call(ctx context.Context, message any, of *grpc.UnaryServerInf
 	return answer, err
 }
 
-// stream is the interceptor of streams.
 func (a *grpcAPI) stream(srv any, s grpc.ServerStream, of *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	if _, err := a.admittedCall(s.Context(), a.needs[of.FullMethod]); err != nil {
 		return err

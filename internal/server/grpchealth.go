@@ -30,7 +30,6 @@ type health struct {
 	served func() map[string]grpc.ServiceInfo
 }
 
-// watchEvery is how often Watch checks the status.
 const watchEvery = time.Second
 
 func (h *health) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {

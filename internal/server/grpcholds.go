@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -42,11 +41,6 @@ func (v *verbs) Ready(ctx context.Context, c *dipwellv1.ReadyRequest) (*dipwellv
 	q := request{keys: c.Keys}
 	var seen members
 	q.take, seen = takeOf(&dipwellv1.Take{Limit: c.Limit, Cost: c.Cost, Plan: c.Plan})
-	for i, key := range c.Keys {
-		if key == dipwell.Shared {
-			return nil, bad(fmt.Sprintf("keys[%d]", i), "has a NUL byte")
-		}
-	}
 	if err := finish(&q.take, seen|hasKey, ""); err != nil {
 		return nil, err
 	}
@@ -87,7 +81,6 @@ func (v *verbs) Extend(ctx context.Context, c *dipwellv1.ExtendRequest) (*dipwel
 	})
 }
 
-// microseconds converts a field in µs.
 func microseconds(field string, us int64) (time.Duration, error) {
 	if us < 0 || us > int64(365*24*time.Hour/time.Microsecond) {
 		return 0, bad(field, "is not between 0 and a year")

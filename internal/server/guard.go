@@ -67,7 +67,6 @@ func localHost(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-// pagePath is the path of the page for people.
 const pagePath = "/ui/"
 
 // page answers GET /ui/. The files of the page contain nothing about this service, so no

@@ -11,7 +11,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// hold answers POST /v1/hold.
 func (a *api) hold(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	err := a.doHold(r.Context(), &x.d, &x.req)
 	if errors.Is(err, dipwell.ErrHoldConflict) {
@@ -28,11 +27,7 @@ var errOfID = errors.New("the id is taken")
 func (conflictOfID) Is(class error) bool { return class == errOfID }
 
 func (s *Server) doHold(ctx context.Context, d *dipwell.Decision, q *request) (err error) {
-	takes := q.takes
-	if !q.has(hasTakes) {
-		takes = []dipwell.Take{q.take}
-	}
-	*d, err = s.limiter.Hold(ctx, q.ttl, q.id, takes...)
+	*d, err = s.limiter.Hold(ctx, q.ttl, q.id, q.all()...)
 	s.metrics.counted(d, err, usesCall)
 	return q.inList(err)
 }
@@ -52,7 +47,6 @@ func (q *request) inList(err error) error {
 	return &in
 }
 
-// settle answers POST /v1/settle.
 func (a *api) settle(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	err := a.doSettle(r.Context(), &x.d, &x.req)
 	if err == nil && x.req.has(hasNote) && !x.d.Repeated {
@@ -78,7 +72,6 @@ func (a *api) recordSettle(r *http.Request, x *exchange) {
 	}
 }
 
-// extend answers POST /v1/extend.
 func (a *api) extend(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	return a.answerHold(w, x, a.doExtend(r.Context(), &x.d, &x.req))
 }
@@ -116,7 +109,6 @@ func (q *request) ofHold(err error) error {
 	return err
 }
 
-// holds answers GET /v1/limits/{name}/holds with the live holds of a key.
 func (a *api) holds(w http.ResponseWriter, r *http.Request, q *query) error {
 	key, err := q.bucket()
 	var holds []store.KeyHold
@@ -129,7 +121,6 @@ func (a *api) holds(w http.ResponseWriter, r *http.Request, q *query) error {
 	return answerJSON(w, map[string]any{"holds": holdsOf(holds)})
 }
 
-// LiveHold is a hold as JSON.
 type LiveHold struct {
 	Hold    string `json:"hold"`
 	Tokens  int64  `json:"tokens"`

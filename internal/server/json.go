@@ -9,7 +9,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// jsonMember parses a member of the body of a call.
 func (q *request) jsonMember(name string, v gjson.Result) (err error) {
 	m := q.allowed.member(name)
 	if err = once(&q.seen, m, name, name); err != nil {
@@ -70,7 +69,6 @@ func (q *request) setValue(v gjson.Result, t *dipwell.Take, m members, field str
 	return err
 }
 
-// addCost appends a cost to those of a settle.
 func (q *request) addCost(v gjson.Result) error {
 	if len(q.costs) == store.MaxTakes {
 		return bad("costs", tooManyTakes)

@@ -252,7 +252,6 @@ func present(def *store.Definition, key store.KeyState, now int64) (sum store.Op
 	return sum, nil
 }
 
-// LiveKey is a key of a page as JSON.
 type LiveKey struct {
 	Key        Nullable `json:"key"`
 	Plan       string   `json:"plan,omitempty"`

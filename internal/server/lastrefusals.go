@@ -47,7 +47,6 @@ func refusedSet(limit, key string) uint64 {
 	return (maphash.String(refusedSeed, key) ^ maphash.String(refusedSeed, limit)*0x9e3779b97f4a7c15) % refusedSets
 }
 
-// add adds a refusal at the present time.
 func (l *lastRefusals) add(limit string, d *dipwell.Decision) {
 	now := time.Now().UnixMicro()
 	set := &l[refusedSet(limit, d.Key)]
@@ -83,7 +82,6 @@ func (l *lastRefusals) add(limit string, d *dipwell.Decision) {
 	*k.latest() = oneRefusal{at: now, cost: d.Cost, retry: d.RetryAfter.Microseconds(), source: d.Source, never: d.Never, shadow: d.Shadow}
 }
 
-// A PastRefusal is a refusal as JSON.
 type PastRefusal struct {
 	At     int64  `json:"at_us"`
 	Cost   int64  `json:"cost"`

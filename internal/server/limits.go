@@ -33,7 +33,6 @@ func (a *api) listLimits(w http.ResponseWriter, r *http.Request, q *query) error
 	return writePage(w, "limits", page, from+n < len(defs), last)
 }
 
-// getLimit answers GET /v1/limits/{name}.
 func (a *api) getLimit(w http.ResponseWriter, r *http.Request, _ *query) error {
 	def := a.limiter.Limit(r.PathValue("name"))
 	if def == nil {
@@ -78,7 +77,6 @@ func unchanged(name string, err error) error {
 	return err
 }
 
-// deleteLimit answers DELETE /v1/limits/{name}.
 func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request, q *query) error {
 	name := r.PathValue("name")
 	err := a.limiter.Drop(r.Context(), name, terms.OwnerAPI)
@@ -210,7 +208,6 @@ func parsePlans(l *dipwell.Limit, seen names, v gjson.Result) error {
 	return err
 }
 
-// parseAdaptive parses the settings of an adaptive limit: an object.
 func parseAdaptive(l *dipwell.Limit, seen names, v gjson.Result) error {
 	if err := seen.once("adaptive"); err != nil {
 		return err
@@ -272,7 +269,6 @@ func appendSettings(b []byte, settings string) []byte {
 	return append(bytes.TrimSuffix(b, []byte{','}), '}')
 }
 
-// appendSetting appends the name and the value of a setting.
 func appendSetting(b []byte, s [2]string) []byte {
 	b = append(texts.AppendJSON(b, s[0]), ':')
 	if plainJSON(s[0], s[1]) {
@@ -318,7 +314,6 @@ func writePage(w http.ResponseWriter, name string, entries any, more bool, last 
 	return writeJSON(w, http.StatusOK, fmt.Appendf(nil, "{%q:%s,\"next\":%s}\n", name, asJSON(entries), next))
 }
 
-// answerJSON writes a value as JSON.
 func answerJSON(w http.ResponseWriter, v any) error {
 	return writeJSON(w, http.StatusOK, append(asJSON(v), '\n'))
 }

@@ -101,7 +101,6 @@ func (s *Server) release() {
 	}
 }
 
-// Scheme returns http or https.
 func (l *Listener) Scheme() string {
 	if l.TLS == nil {
 		return "http"
@@ -119,7 +118,6 @@ func (l *Listener) serve(srv *http.Server) error {
 	return srv.ServeTLS(l.bounded(maxSecure), "", "")
 }
 
-// bounded returns the listener with a bound on its connections.
 func (l *Listener) bounded(most int) net.Listener {
 	return netutil.LimitListener(l.Listener, cmp.Or(l.MaxConnections, most))
 }

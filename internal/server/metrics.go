@@ -290,10 +290,8 @@ func (m *metrics) every(yield func(limit string, c limitCounts) bool) {
 	m.limits.Range(func(limit, c any) bool { return yield(limit.(string), c.(limitCounts)) })
 }
 
-// Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) { ch <- descDecisions; ch <- descFallbacks }
 
-// Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, n uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
@@ -310,7 +308,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// maxConstantLabels is the largest number of Config.Labels.
 const maxConstantLabels = 16
 
 // ownLabels are the labels of this program's metrics.

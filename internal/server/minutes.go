@@ -15,7 +15,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Bounds of the minutes that are kept.
 const (
 	minutesKept  = 60
 	minuteKeys   = 20 // number of the most refused keys that are kept
@@ -188,7 +187,6 @@ func minutesOf(reports []minuteReport, n int, limit string, now time.Time) *topM
 	return out
 }
 
-// topMinutes returns what was decided in each of the last q.minutes minutes.
 func (a *api) topMinutes(ctx context.Context, q *topQuery) (*topMinutes, error) {
 	now, k := time.Now(), a.metrics.keys
 	var reports []minuteReport

@@ -16,7 +16,6 @@ import (
 //go:embed openapi.json
 var skeleton []byte
 
-// An object is a JSON object.
 type object = map[string]any
 
 // openAPI returns /openapi.json.
@@ -50,7 +49,6 @@ func openAPI() []byte {
 	return append(b, '\n')
 }
 
-// describe answers GET /openapi.json.
 func (a *api) describe(w http.ResponseWriter, _ *http.Request, _ *query) error {
 	return writeJSON(w, http.StatusOK, a.document())
 }
@@ -62,7 +60,6 @@ func orGet(method string) string {
 	return method
 }
 
-// A describer describes routes in OpenAPI's terms.
 type describer struct{ members object }
 
 func (d *describer) operation(r *route) object {
@@ -120,7 +117,6 @@ func operationID(r *route) string {
 	return b.String()
 }
 
-// responses returns the answers of a route, by status.
 func (d *describer) responses(r *route) object {
 	out := object{}
 	for status, schema := range r.answers {
@@ -195,7 +191,7 @@ func (d *describer) objectOf(m members) object {
 			continue
 		}
 		properties[name] = d.members[name]
-		if bit&(needed|hasLimit|hasLatency|hasKeys) != 0 {
+		if bit&(needed|hasLimit) != 0 {
 			required = append(required, name)
 		}
 	}

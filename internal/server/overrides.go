@@ -154,7 +154,6 @@ func kindOf(name string) (store.OverrideKind, error) {
 	return 0, bad("kind", "is not one of standing, temporary, automatic")
 }
 
-// deleteOverride answers DELETE /v1/limits/{name}/overrides.
 func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request, q *query) error {
 	name := r.PathValue("name")
 	key, err := q.bucket()
@@ -249,7 +248,6 @@ func readOverride(r *http.Request, x *exchange) (o dipwell.Override, lasts time.
 	return o, q.lasts, err
 }
 
-// overrideValue parses the value of a member of putOverride.
 func overrideValue(name string, v gjson.Result) (string, error) {
 	switch name {
 	case "key":
@@ -265,7 +263,6 @@ func overrideValue(name string, v gjson.Result) (string, error) {
 	return "", nil // set returns an error for an unknown name, whatever its value
 }
 
-// Override is an override as JSON.
 type Override struct {
 	Limit string     `json:"limit"`
 	Key   Nullable   `json:"key"`

@@ -63,7 +63,6 @@ func parseQuery(text string, known []string) (*query, error) {
 	})
 }
 
-// set sets a parameter.
 func (q *query) set(param, name, value string) (err error) {
 	switch param {
 	case "limit":
@@ -121,7 +120,6 @@ func (q *query) set(param, name, value string) (err error) {
 	return err
 }
 
-// parseSize parses a number from 1 to most.
 func parseSize(name, value string, most int) (int, error) {
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 1 || n > most {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/tidwall/gjson"
 
@@ -16,7 +17,6 @@ import (
 // coalesce.
 const maxReadies = 8
 
-// ready answers POST /v1/ready: for which keys a take would be allowed now.
 func (a *api) ready(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	keys, err := a.readyKeys(r.Context(), &x.req)
 	if err != nil {
@@ -28,6 +28,9 @@ func (a *api) ready(w http.ResponseWriter, r *http.Request, x *exchange) error {
 // readyKeys returns the keys of q that are ready, or errShed if too many such calls are being
 // decided.
 func (s *Server) readyKeys(ctx context.Context, q *request) ([]string, error) {
+	if i := slices.Index(q.keys, dipwell.Shared); i >= 0 {
+		return nil, bad(fmt.Sprintf("keys[%d]", i), "has a NUL byte")
+	}
 	if !s.enter(&s.readies, maxReadies) {
 		return nil, errShed
 	}
@@ -45,18 +48,7 @@ func (q *request) addKey(v gjson.Result) error {
 	if len(q.keys) == dipwell.MaxReady {
 		return bad("keys", fmt.Sprintf("has more than %d entries", dipwell.MaxReady))
 	}
-	field := fmt.Sprintf("keys[%d]", len(q.keys))
-	key, err := keyOfJSON(field, v)
-	if err == nil && key == dipwell.Shared {
-		err = bad(field, "has a NUL byte")
-	}
+	key, err := keyOfJSON(fmt.Sprintf("keys[%d]", len(q.keys)), v)
 	q.keys = append(q.keys, key)
 	return err
-}
-
-func (q *request) completeReady() error {
-	if !q.has(hasKeys) {
-		return bad("keys", "is missing")
-	}
-	return finish(&q.take, q.seen|hasKey, "")
 }

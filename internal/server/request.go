@@ -27,7 +27,6 @@ var (
 	errSlow     = errors.New("body: did not arrive in time")
 )
 
-// request is the request of a call.
 type request struct {
 	take        dipwell.Take
 	takes       []dipwell.Take
@@ -43,7 +42,6 @@ type request struct {
 	seen        members
 }
 
-// members is a set of member names.
 type members uint32
 
 const (
@@ -87,7 +85,6 @@ func (m members) member(name string) members {
 	return 0
 }
 
-// String lists the names of the set.
 func (m members) String() string {
 	var names []string
 	for i := range memberNames {
@@ -206,6 +203,9 @@ func isJSON(r *http.Request, body []byte) bool {
 	return len(body) > 0 && len(ct) > 0 && len(ct[0]) >= 16 && ct[0][:16] == "application/json"
 }
 
+// needed are those members that a request must have if its path allows them.
+const needed = hasReservation | hasHold | hasTTL | hasLatency | hasKeys
+
 // complete sets defaults and checks which members are present.
 func (q *request) complete() error {
 	if missing := q.allowed & needed &^ q.seen; missing != 0 {
@@ -214,10 +214,6 @@ func (q *request) complete() error {
 	switch {
 	case q.allowed&hasCosts != 0:
 		return q.completeCosts()
-	case q.allowed&hasLatency != 0:
-		return q.completeObservation()
-	case q.allowed&hasKeys != 0:
-		return q.completeReady()
 	case q.allowed&hasLimit == 0:
 		return nil
 	case q.has(hasTakes):
@@ -225,12 +221,11 @@ func (q *request) complete() error {
 			return bad("takes", "must be alone: "+(q.allowed&ofTake).String()+" belong in its entries")
 		}
 		return nil
+	case q.allowed&hasKeys != 0:
+		return finish(&q.take, q.seen|hasKey, "")
 	}
 	return finish(&q.take, q.seen, "")
 }
-
-// needed are those members that a request must have if its path allows them.
-const needed = hasReservation | hasHold | hasTTL
 
 // completeCosts sets the costs of a settle.
 func (q *request) completeCosts() error {
@@ -264,6 +259,14 @@ func finish(t *dipwell.Take, seen members, where string) error {
 	return nil
 }
 
+// all returns the takes of a call that may have one or several.
+func (q *request) all() []dipwell.Take {
+	if q.has(hasTakes) {
+		return q.takes
+	}
+	return []dipwell.Take{q.take}
+}
+
 func checkPlan(where, plan string) error {
 	if plan == "" {
 		return bad(where+"plan", "is empty; leave it out for the limit itself")
@@ -285,7 +288,6 @@ func parseCost(field, s string) (int64, error) {
 
 func bad(field, reason string) error { return &dipwell.FieldError{Field: field, Reason: reason} }
 
-// parseSpan parses a length of time such as 30s.
 func parseSpan(field, s string) (time.Duration, error) {
 	d, err := period.ParseDuration(s)
 	if err != nil {

@@ -29,7 +29,6 @@ type route struct {
 	do           func(*api, http.ResponseWriter, *http.Request, *exchange) error // of a call with a body
 }
 
-// ok is the answer 200 with a schema.
 func ok(schema string) map[int]string { return map[int]string{http.StatusOK: schema} }
 
 func ofVerb(v store.Verb, rpc, summary string) route {
@@ -121,7 +120,6 @@ func routes() []route {
 	}
 }
 
-// add adds a route to the API.
 func (a *api) add(r route) {
 	next := a.exchange(r.members, r.do)
 	if r.do == nil {

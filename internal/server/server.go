@@ -96,7 +96,6 @@ func (s *Server) Handle(pattern string, needs Role, h http.Handler) {
 	s.extra = append(s.extra, extra{pattern, needs, h})
 }
 
-// extra is a handler that another package adds.
 type extra struct {
 	pattern string
 	needs   Role

@@ -30,7 +30,6 @@ func NewTLS(certFile, keyFile, caFile string) *TLS {
 	return &TLS{certFile: certFile, keyFile: keyFile, caFile: caFile}
 }
 
-// LoadTLS is NewTLS followed by Reload.
 func LoadTLS(certFile, keyFile, caFile string) (*TLS, error) {
 	t := NewTLS(certFile, keyFile, caFile)
 	return t, t.Reload()

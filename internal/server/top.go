@@ -123,7 +123,6 @@ type topAnswer struct {
 	TopLists
 }
 
-// TopLists are the busiest and the most refused keys.
 type TopLists struct {
 	Busiest KeyList `json:"busiest"`
 	Refused KeyList `json:"refused"`
@@ -186,7 +185,6 @@ type LimitCounts struct {
 	Fallback uint64 `json:"fallback"`
 }
 
-// Calls returns the number of decisions.
 func (c *LimitCounts) Calls() uint64 { return c.Allowed + c.Refused + c.Shadow + c.Closed }
 
 func (s *Server) tally() *tally {
@@ -215,7 +213,6 @@ func (s *Server) readGauges() map[string]float64 {
 	return out
 }
 
-// Bounds of reading hours.
 const (
 	hoursPage = 200            // entries that are read at a time
 	hoursBack = 25 * time.Hour // entries older than the hour by more than this cannot belong to it, even if clocks differ

@@ -81,7 +81,6 @@ func transport() *http.Transport {
 	return t
 }
 
-// forwardTo returns the handler that forwards requests.
 func (s *Server) forwardTo(target *url.URL, u *Upstream) (http.Handler, error) {
 	f := newUpstreamFailures(target.Host, u.Report)
 	if err := s.metrics.reg.Register(f.counts); err != nil {
@@ -127,7 +126,6 @@ type passed struct {
 // Unwrap is for http.ResponseController.
 func (p *passed) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// WriteHeader writes a header, which must be done within the client's time.
 func (p *passed) WriteHeader(status int) {
 	_ = p.control.SetWriteDeadline(time.Now().Add(p.client))
 	p.ResponseWriter.WriteHeader(status)
@@ -138,7 +136,6 @@ func (p *passed) Write(b []byte) (int, error) {
 	return p.ResponseWriter.Write(b)
 }
 
-// passedKey is the context key of a request's *passed.
 type passedKey struct{}
 
 func passedOf(r *http.Request) *passed {
@@ -161,7 +158,6 @@ func (p *passed) untyped(r http.Header) {
 	}
 }
 
-// clientBody is the body of a client's request.
 type clientBody struct {
 	io.ReadCloser
 	*passed

@@ -132,7 +132,6 @@ func (u *usageLog) wait(l *store.UsageLine) {
 	u.waiting[name].Add(l)
 }
 
-// usage answers GET /v1/limits/{name}/usage.
 func (a *api) usage(w http.ResponseWriter, r *http.Request, q *query) error {
 	name := r.PathValue("name")
 	err := q.completeUsage(time.Now())
@@ -178,7 +177,6 @@ func (q *query) completeUsage(now time.Time) (err error) {
 	return nil
 }
 
-// usageJSON is an answer as JSON.
 type usageJSON struct {
 	Limit string    `json:"limit"`
 	Key   Nullable  `json:"key"`

@@ -9,7 +9,6 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// Bounds of the timeout of a wait.
 const (
 	defaultWait = 30 * time.Second
 	minWait     = time.Millisecond
@@ -21,7 +20,6 @@ var (
 	errWait     = bad("timeout", "must be from 1ms to 10m")
 )
 
-// wait answers POST /v1/wait: a take that waits for its tokens.
 func (a *api) wait(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxWait + answerTimeout)) // an error means that w has no deadlines
 	err := a.await(r.Context(), &x.d, &x.req)
@@ -40,11 +38,7 @@ func (s *Server) await(ctx context.Context, d *dipwell.Decision, q *request) err
 	} else if timeout < minWait || timeout > maxWait {
 		return errWait
 	}
-	takes := q.takes
-	if !q.has(hasTakes) {
-		takes = []dipwell.Take{q.take}
-	}
-	err := s.waiting(ctx, func(ctx context.Context) error { return s.limiter.DoWait(ctx, d, takes, timeout) })
+	err := s.waiting(ctx, func(ctx context.Context) error { return s.limiter.DoWait(ctx, d, q.all(), timeout) })
 	if errors.Is(err, errShed) {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 )
 
-// Owners of limits.
 const (
 	OwnerCode = "code" // a program, through the library
 	OwnerFile = "file" // a configuration file that names no owner; see FileState
@@ -78,7 +77,6 @@ func (e *OwnerError) Error() string {
 
 func (e *OwnerError) Unwrap() error { return ErrOwner }
 
-// describe names an owner in a sentence.
 func describe(owner string) string {
 	if f, ok := ParseFileOwner(owner); ok {
 		return "the configuration file of owner " + f.Name

@@ -55,7 +55,6 @@ func method(m string) string {
 	return "_OTHER"
 }
 
-// statusWriter records the status.
 type statusWriter struct {
 	http.ResponseWriter
 	status int

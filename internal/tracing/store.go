@@ -18,7 +18,6 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// Store returns a store over inner.
 func (t *Tracer) Store(inner store.Store) store.Store { return &Store{inner, t} }
 
 // Abilities are those of the inner store.
@@ -28,7 +27,6 @@ func (s *Store) Abilities() store.Abilities {
 	return ab
 }
 
-// Apply implements store.Store.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if parent := trace.SpanFromContext(ctx); !parent.IsRecording() || len(b.Groups) != 1 {
 		return s.inner.Apply(ctx, b)

@@ -23,7 +23,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 )
 
-// Config configures a Tracer.
 type Config struct {
 	Endpoint string                         // base URL of an OTLP/HTTP collector; default the OTEL_EXPORTER_OTLP_… variables
 	Version  string                         // version of this program
@@ -34,7 +33,6 @@ type Config struct {
 // flushTimeout is how long Stop waits for the last spans.
 const flushTimeout = 3 * time.Second
 
-// A Tracer makes spans.
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
