@@ -9,8 +9,7 @@ import (
 
 const maxCallers = 256
 
-// A Caller may call the service with its token. As in type File, the tags of the fields
-// are the table of settings.
+// A Caller may call the service with its token. Its tags are a table of settings, as File's.
 type Caller struct {
 	Name        string   `name:"name" in:"file" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" want:"1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit"`
 	TokenFile   string   `name:"token_file" in:"file"`

@@ -19,8 +19,7 @@ func Load(path string) (*File, error) {
 	return Parse(path, b)
 }
 
-// Parse parses a file, called name in errors. If the file lacks a setting, the
-// default is in force.
+// Parse parses a file, called name in errors. Settings that it lacks have their defaults.
 func Parse(name string, b []byte) (*File, error) {
 	p := parser{File: Defaults()}
 	p.Digest = digest(b)
@@ -83,8 +82,7 @@ func (p *parser) document(name string, b []byte) {
 	}
 }
 
-// block reads the settings of to, a *File or *Caller, from a mapping. block returns the names
-// of the settings that the mapping has.
+// block reads the settings of to, a *File or *Caller, and returns the names that are given.
 func (p *parser) block(to any, rows []*Setting, n *yaml.Node, where string) map[string]bool {
 	settings, given := map[string]*Setting{}, map[string]bool{}
 	var names []string
@@ -116,8 +114,7 @@ func (p *parser) setting(to any, s *Setting, where string, n *yaml.Node) {
 	}
 }
 
-// value reads one value of a setting. name is the name of a label, or "" for other
-// settings.
+// value reads one value of a setting. name is that of a label, or "".
 func (p *parser) value(to any, s *Setting, name, where string, n *yaml.Node) {
 	text, ok := p.Text(n, where)
 	if !ok {

@@ -45,8 +45,7 @@ func (p *parser) limits(n *yaml.Node) {
 	}
 }
 
-// limitNodes are the nodes of a limit in the file: that of the whole limit, and those of
-// its settings by name.
+// limitNodes are the nodes of a limit and, by name, of its settings.
 type limitNodes struct {
 	where    string
 	item     *yaml.Node
@@ -62,23 +61,18 @@ func (p *parser) limit(at limitNodes) (l dipwell.Limit, ok bool) {
 	}
 	before := p.Mistakes()
 	p.Mapping(n, where+".", nil, func(name string, value *yaml.Node) {
-		if name == "plans" {
-			at.settings[name] = value
-			l.Plans = p.plans(at, value)
-			return
-		}
-		if name == "adaptive" && value.Kind == yaml.MappingNode {
-			at.settings[name] = value
-			l.Adaptive = p.adaptive(at, value)
-			return
-		}
-		text, ok := p.text(value, where+"."+name, name, new(dipwell.Limit).Set)
-		if !ok {
-			return
-		}
 		at.settings[name] = value
-		if err := l.Set(name, text); err != nil {
-			p.failLimit(at, err)
+		switch {
+		case name == "plans":
+			l.Plans = p.plans(at, value)
+		case name == "adaptive" && value.Kind == yaml.MappingNode:
+			l.Adaptive = p.adaptive(at, value)
+		default:
+			if text, ok := p.text(value, where+"."+name, name, new(dipwell.Limit).Set); ok {
+				if err := l.Set(name, text); err != nil {
+					p.failLimit(at, err)
+				}
+			}
 		}
 	})
 	if p.Mistakes() > before {
@@ -155,8 +149,7 @@ func (p *parser) set(n *yaml.Node, where, name string, known, set func(name, val
 	}
 }
 
-// failLimit reports a limit's error at the setting that the error names, if the file
-// has that setting, and otherwise at the limit.
+// failLimit reports an error at the setting that it names, or else at the limit.
 func (p *parser) failLimit(at limitNodes, err error) {
 	var bad *dipwell.FieldError
 	if !errors.As(err, &bad) {

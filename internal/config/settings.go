@@ -158,8 +158,7 @@ func Defaults() *File {
 	return f
 }
 
-// Restart returns the names of the settings that differ between a and b and need a
-// restart.
+// Restart returns the names of the settings that differ and need a restart.
 func Restart(a, b *File) (names []string) {
 	for _, s := range Settings {
 		if !s.Live && !reflect.DeepEqual(s.of(a).Interface(), s.of(b).Interface()) {
@@ -191,8 +190,7 @@ func (s *Setting) Set(f *File, texts ...string) error {
 	return nil
 }
 
-// add sets the field of the setting in the struct to. For a list add
-// appends an element, for labels it sets the label name.
+// add sets the setting in the struct to, appends to a list, or sets the label name.
 func (s *Setting) add(to any, name, text string) error {
 	v, err := s.parse(s.Tag, text)
 	if err != nil {

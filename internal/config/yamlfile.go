@@ -73,8 +73,7 @@ type YAMLReader struct {
 	stopped bool
 }
 
-// Err returns the mistakes found so far, at most 101, each a *YAMLError. Err returns nil if
-// there are none.
+// Err returns the mistakes found so far, at most 101, each a *YAMLError, or nil.
 func (r *YAMLReader) Err() error { return errors.Join(r.errs...) }
 
 // Mistakes returns the number of mistakes in Err.
@@ -134,8 +133,7 @@ func syntaxError(name string, err error) *YAMLError {
 	return e
 }
 
-// Mapping calls f once for each member of a mapping. A member that is not in known
-// is a mistake, unless known is nil.
+// Mapping calls f once for each member. If known is not nil, a member that it lacks is a mistake.
 func (r *YAMLReader) Mapping(n *yaml.Node, where string, known []string, f func(name string, v *yaml.Node)) {
 	if n = deref(n); n.Kind != yaml.MappingNode {
 		r.Fail(n, strings.TrimSuffix(where, "."), "must be settings, one a line, as in '%s: ...'", slices.Concat(known, []string{"name"})[0])
@@ -206,8 +204,7 @@ func (m *mapping) merge(n *yaml.Node, depth int) {
 	}
 }
 
-// List calls f for each item of a list. where is the setting with the item's index.
-// like is appended to the error "must be a list".
+// List calls f for each item, with its index in where. like ends the error "must be a list".
 func (r *YAMLReader) List(n *yaml.Node, setting, like string, f func(where string, item *yaml.Node)) {
 	if n.Kind != yaml.SequenceNode {
 		r.Fail(n, setting, "must be a list%s", like)
@@ -221,8 +218,7 @@ func (r *YAMLReader) List(n *yaml.Node, setting, like string, f func(where strin
 	}
 }
 
-// Text returns the text of a scalar. If n is not a scalar, or null, Text adds a
-// mistake and returns false.
+// Text returns the text of a scalar. Anything else, and null, is a mistake.
 func (r *YAMLReader) Text(n *yaml.Node, setting string) (string, bool) {
 	switch {
 	case n.Kind != yaml.ScalarNode:

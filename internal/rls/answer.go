@@ -79,8 +79,7 @@ func (a *ask) overridden() *store.Definition {
 	return nil
 }
 
-// currentLimit returns the limit to report for a key with an override, in place of
-// the rule's limit.
+// currentLimit returns the limit to report for a key with an override, not the rule's.
 func currentLimit(def *store.Definition, rule *pb.RateLimitResponse_RateLimit) *pb.RateLimitResponse_RateLimit {
 	out := &pb.RateLimitResponse_RateLimit{Name: rule.Name, Unit: rule.Unit, UnitMultiplier: rule.UnitMultiplier,
 		RequestsPerUnit: uint32(min(def.Rate, math.MaxUint32))}

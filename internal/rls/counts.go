@@ -31,8 +31,7 @@ const (
 	maxDetailedLen = 512
 )
 
-// metrics finds the counts of a rule by its name. Values are part of the name
-// only where a configuration asks for that.
+// metrics finds the counts of a rule by its name, with values only where a file asks for that.
 type metrics struct {
 	rules    sync.Map   // by metricKey: *counts
 	mu       sync.Mutex // guards detailed
@@ -49,8 +48,7 @@ func (m *metrics) of(domain, rule string) *counts {
 	return c.(*counts)
 }
 
-// ofValues is the method of for a name made from values of a request. If there are
-// too many such names, it returns fallback.
+// ofValues is of for a name with values of a request, or fallback if there are too many.
 func (m *metrics) ofValues(domain, rule string, fallback *counts) *counts {
 	key := metricKey{domain, rule}
 	if c, ok := m.rules.Load(key); ok {

@@ -9,9 +9,8 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
-// Headers are the header fields that the proxy adds to its response, as envoyproxy/ratelimit
-// names them. An empty field means the name in its comment. The zero Headers adds no header
-// fields.
+// Headers are the header fields that the proxy adds to its response. An empty name means the
+// one in its comment, which is envoyproxy/ratelimit's.
 type Headers struct {
 	Add       bool
 	Limit     string // RateLimit-Limit

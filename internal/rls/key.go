@@ -68,8 +68,7 @@ func appendPath(b []byte, desc *common.RateLimitDescriptor) []byte {
 	return b
 }
 
-// namePrefix begins the names of these limits, so that they differ from those of
-// other files.
+// namePrefix tells the names of these limits from those of other files.
 const namePrefix = "rls/"
 
 // nameOf returns a limit's name for a rule's metric name: printable ASCII, at most

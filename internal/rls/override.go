@@ -17,8 +17,7 @@ import (
 	"github.com/dipwell/dipwell/internal/terms"
 )
 
-// maxOverrides bounds the different limits that requests may bring, because each of them
-// stays defined.
+// maxOverrides bounds the limits that requests may bring, because each stays defined.
 const maxOverrides = 1000
 
 // defineTimeout is how long the store may take to define a limit.

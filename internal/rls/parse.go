@@ -217,8 +217,7 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 	p.descriptors(d, list, where+".descriptors", below)
 }
 
-// place adds a node to its parent. place returns false if the parent already has a node
-// with the same entry.
+// place adds a node to its parent, or returns false if that has one with the same entry.
 func (p *parser) place(parent, d *node, e entry, starred bool) bool {
 	if starred {
 		if slices.ContainsFunc(parent.wild, func(w wildcard) bool { return w.entry == e }) {

@@ -46,8 +46,7 @@ type Service struct {
 
 var _ pb.RateLimitServiceServer = (*Service)(nil)
 
-// New returns a service without rules. Before the first Use it answers OK to all valid
-// requests.
+// New returns a service without rules, which answers OK until the first Use.
 func New(limiter *dipwell.Limiter, c Config) *Service {
 	s := &Service{limiter: limiter, Config: c}
 	if s.Observe == nil {
@@ -248,8 +247,7 @@ func replace(asks []ask) {
 	}
 }
 
-// nonePlan is the plan of limits whose requests_per_unit is 0. It refuses every hit,
-// unless the key has an override.
+// nonePlan is the plan of limits that refuse every hit of a key without an override.
 const nonePlan = "none"
 
 // take returns what a descriptor takes. A limit whose requests_per_unit is 0 has one
@@ -288,8 +286,7 @@ func (s *Service) decide(ctx context.Context, d *domain, a *ask) error {
 	return err
 }
 
-// short turns a decision that granted only some of the hits into a refusal. Its retry
-// time is that of all hits together.
+// short refuses a decision that granted only some hits, with the retry time of all of them.
 func (s *Service) short(ctx context.Context, a *ask) {
 	if a.d.Allowed && !a.d.Shadow {
 		a.d.Allowed = s.Shadow || a.rule.limit.Mode == dipwell.Shadow

@@ -77,8 +77,7 @@ func (w *wildcard) matches(key, value string) bool {
 	return key == w.key && matchParts(w.parts, value)
 }
 
-// matchParts reports whether s consists of the parts in this order, with any text between
-// them. There are at least two parts.
+// matchParts reports whether s has the parts, two or more, in order, with any text between.
 func matchParts(parts []string, s string) bool {
 	first, last := parts[0], parts[len(parts)-1]
 	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
@@ -156,8 +155,7 @@ func (d *domain) match(desc *common.RateLimitDescriptor, b []byte) (*node, []byt
 	return n, b
 }
 
-// deepest returns the last node that the descriptor's entries match. The node says
-// whether the request may bring a limit.
+// deepest returns the last node that matches, which says whether a request may bring a limit.
 func (d *domain) deepest(desc *common.RateLimitDescriptor) *node {
 	n, _ := d.walk(desc, func(*common.RateLimitDescriptor_Entry, *node, string) {})
 	return n

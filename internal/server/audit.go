@@ -37,8 +37,7 @@ func checkNote(note string) error {
 	return nil
 }
 
-// record adds a change that a request has made to the store's audit. If that fails, the
-// change stays in force, and the failure is logged.
+// record adds a request's change to the store's audit. A failure is logged, and undoes nothing.
 func (a *api) record(r *http.Request, e store.AuditEntry) {
 	if a.can.Audit == nil {
 		return
@@ -80,8 +79,7 @@ func (a *api) who(r *http.Request) string {
 	return a.address(r)
 }
 
-// address returns the address of the client, or for a caller in this process the name in
-// Config.Who.
+// address returns the address of the client, or Config.Who for a caller in this process.
 func (a *api) address(r *http.Request) string {
 	l := a.live.Load()
 	if r.RemoteAddr == "" {
@@ -93,8 +91,7 @@ func (a *api) address(r *http.Request) string {
 	return r.RemoteAddr
 }
 
-// entriesOf yields the entries of a log that are older than before, "" for all, newest first.
-// entriesOf reads size entries at a time.
+// entriesOf yields the entries of a log older than before, newest first, and reads size at a time.
 func entriesOf(ctx context.Context, log store.Auditor, before string, size int) iter.Seq2[*store.AuditEntry, error] {
 	return func(yield func(*store.AuditEntry, error) bool) {
 		for more := true; more; {

@@ -16,9 +16,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// auth answers a proxy that asks whether to allow a request: 200, or the deny
-// status. Only limits with auth: true can be asked, because clients of a proxy may
-// be able to reach this path too.
+// auth answers a proxy that asks whether to allow a request. Only limits with auth: true can be
+// asked, because clients of a proxy may be able to reach this path too.
 func (a *api) auth(w http.ResponseWriter, r *http.Request, q *query) error {
 	err := q.completeAuth()
 	if err == nil && q.ip && len(a.live.Load().TrustedProxies) == 0 {
@@ -63,8 +62,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request, q *query) error {
 	return allowed(w, &d)
 }
 
-// refuseKey answers a request whose key is unknown. The request behind the proxy is at
-// fault, so it must not pass.
+// refuseKey answers a request whose key is unknown: it is at fault, so it must not pass.
 func (a *api) refuseKey(w http.ResponseWriter, def *store.Definition, q *query, err error) error {
 	a.metrics.keyless(def.Name, q.ip, err)
 	if a.live.Load().Shadow {

@@ -46,8 +46,7 @@ func (x *exchange) free() {
 	exchanges.Put(x)
 }
 
-// exchange returns the handler that reads the body of a call with these members, unless there
-// are none, for do.
+// exchange returns the handler that reads the body of a call, if it has members, for do.
 func (a *api) exchange(m members, do func(*api, http.ResponseWriter, *http.Request, *exchange) error) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		x := exchanges.Get().(*exchange)

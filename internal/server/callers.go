@@ -78,9 +78,8 @@ func (l *live) setTokens(admin string, callers []Caller) {
 	}
 }
 
-// caller returns the caller whose token is in the only value of Authorization, after the
-// word Bearer in any case, or nil. How long that takes tells nothing about the tokens,
-// because the digest of the sent token is looked up.
+// caller returns the caller whose token is in the only value of Authorization, or nil. How
+// long that takes tells nothing about the tokens, because a digest is looked up.
 func (l *live) caller(authorization []string) *Caller {
 	if len(authorization) != 1 {
 		return nil
@@ -184,8 +183,7 @@ func withCaller(ctx context.Context, c *Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// admitted returns the request with its caller, or nil if it has already answered with a
-// denial.
+// admitted returns the request with its caller, or nil if a denial has answered it.
 func (a *api) admitted(w http.ResponseWriter, r *http.Request, needs Role) *http.Request {
 	c, d := a.admit(needs, r.Header["Authorization"])
 	if d != nil {
@@ -201,8 +199,7 @@ func (a *api) admitted(w http.ResponseWriter, r *http.Request, needs Role) *http
 // A handler answers a request, unless it returns an error, which api.fail then answers.
 type handler func(http.ResponseWriter, *http.Request) error
 
-// gate wraps a handler of a call that needs a role. The caller must be one that may name
-// the limit in the path.
+// gate wraps a handler of a call that needs a role, and the right to name the path's limit.
 func (a *api) gate(needs Role, next handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r = a.admitted(w, r, needs); r == nil {
@@ -221,8 +218,7 @@ func (a *api) gate(needs Role, next handler) http.HandlerFunc {
 	}
 }
 
-// deny refuses a call whose sender has no right to make it. from is the sender's address, or
-// "".
+// deny answers a call with a denial. from is the sender's address, or "".
 func (a *api) deny(w http.ResponseWriter, d *denial, from string) {
 	a.metrics.deny(d, from)
 	status := http.StatusForbidden

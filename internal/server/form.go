@@ -8,8 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// eachParam calls f for each parameter of a query or form. Unlike url.ParseQuery it reports
-// malformed ones.
+// eachParam calls f for each parameter of a query or form. Malformed ones are errors.
 func eachParam(s string, f func(name, value string) error) error {
 	for s != "" {
 		var pair string

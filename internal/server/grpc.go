@@ -60,9 +60,8 @@ func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar), more ...grp
 	return g
 }
 
-// ServeGRPC serves on a listener, of which it uses only the socket, MaxConnections and TLS,
-// until ctx ends, then waits at most ten seconds for the calls in flight. ServeGRPC returns
-// nil if ctx has ended.
+// ServeGRPC serves on the socket of l, with its TLS and MaxConnections, until ctx ends. Then it
+// waits at most ten seconds for the calls in flight, and returns nil.
 func (s *Server) ServeGRPC(ctx context.Context, l Listener, g *grpc.Server) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -107,8 +106,7 @@ func (c takingConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Observe counts a take that was decided elsewhere in this process, or its error,
-// in the metrics.
+// Observe counts a take that was decided elsewhere in this process, or its error.
 func (s *Server) Observe(d *dipwell.Decision, err error, took time.Duration) {
 	s.metrics.observe(context.Background(), store.VerbTake, d, err, took)
 }

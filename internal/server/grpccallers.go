@@ -41,9 +41,8 @@ type grpcAPI struct {
 	needs map[string]Role // role that each method needs
 }
 
-// begin begins a call, before it has a goroutine and before its message has arrived. begin
-// sheds the call if too many have begun and are not answered, and ends it if it takes too
-// long.
+// begin begins a call, before it has a goroutine and a message. begin sheds the call if too
+// many have begun and are not answered, and bounds its time.
 func (s *Server) begin(ctx context.Context, of *tap.Info) (context.Context, error) {
 	if !s.enter(&s.streams, int64(s.live.Load().MaxInFlight)+maxWatches) {
 		return nil, errShed
@@ -60,8 +59,7 @@ func (s *Server) begin(ctx context.Context, of *tap.Info) (context.Context, erro
 	return within, nil
 }
 
-// call is the interceptor of calls with one message. call turns errors of these calls into
-// statuses.
+// call is the interceptor of calls with one message, whose errors it turns into statuses.
 func (a *grpcAPI) call(ctx context.Context, message any, of *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	needs := a.needs[of.FullMethod]
 	ctx, err := a.admittedCall(ctx, needs)
@@ -88,8 +86,7 @@ func (a *grpcAPI) stream(srv any, s grpc.ServerStream, of *grpc.StreamServerInfo
 	return next(srv, s)
 }
 
-// admittedCall returns the context of a call over gRPC with its caller, or the status of
-// its denial.
+// admittedCall returns the context of a call with its caller, or the status of its denial.
 func (a *api) admittedCall(ctx context.Context, needs Role) (context.Context, error) {
 	c, d := a.admit(needs, metadata.ValueFromIncomingContext(ctx, "authorization"))
 	if d != nil {

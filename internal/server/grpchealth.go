@@ -11,8 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Healthcheck answers GET /healthcheck as envoyproxy/ratelimit does: OK, or 500
-// while the process drains.
+// Healthcheck answers GET /healthcheck as envoyproxy/ratelimit does: OK, or 500 while draining.
 func (s *Server) Healthcheck(w http.ResponseWriter, _ *http.Request) {
 	if s.Stopping() {
 		w.WriteHeader(http.StatusInternalServerError)

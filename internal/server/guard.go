@@ -50,8 +50,7 @@ func proxied(r *http.Request) bool {
 	return false
 }
 
-// localHost reports whether a Host field is empty, as with HTTP/1.0, or names a
-// loopback address.
+// localHost reports whether a Host field is empty, as with HTTP/1.0, or a loopback address.
 func localHost(host string) bool {
 	if strings.HasPrefix(host, "127.0.0.1:") || strings.HasPrefix(host, "localhost:") {
 		return strings.IndexByte(host[10:], ':') < 0 // the common case, decided without parsing
@@ -69,9 +68,8 @@ func localHost(host string) bool {
 
 const pagePath = "/ui/"
 
-// page answers GET /ui/. The files of the page contain nothing about this service, so no
-// token is needed to load them. The page asks for the token, because the calls that it
-// makes need one.
+// page answers GET /ui/ without a token: the page has nothing about this service, and asks for
+// the token that its calls need.
 func (a *api) page(w http.ResponseWriter, r *http.Request) {
 	if _, d := a.admit(Read, nil); d != nil && !d.unknown() { // no other token would help
 		if a.site.NoAdmin {

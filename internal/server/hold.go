@@ -32,8 +32,7 @@ func (s *Server) doHold(ctx context.Context, d *dipwell.Decision, q *request) (e
 	return q.inList(err)
 }
 
-// inList returns the error of a call with takes. If there is only one take, the error
-// names its field as the caller wrote it.
+// inList returns the error of a call with takes. If there is only one, the error names takes[0].
 func (q *request) inList(err error) error {
 	f, ok := errors.AsType[*dipwell.FieldError](err)
 	if !ok && errors.Is(err, dipwell.ErrUnknownLimit) {

@@ -78,8 +78,7 @@ func (q *request) addCost(v gjson.Result) error {
 	return err
 }
 
-// once adds the member m to seen. once returns an error if m is 0, for an
-// unknown name, or is repeated. field is the member's path.
+// once adds m to seen, unless it is 0, for an unknown name, or repeated. field is its path.
 func once(seen *members, m members, name, field string) error {
 	if m == 0 {
 		if len(name) > 64 {

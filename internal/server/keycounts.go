@@ -23,8 +23,7 @@ const (
 // keepTime is how long the store may take to store the lists of an hour.
 const keepTime = 2 * time.Second
 
-// keyCounts counts the decisions of each key: in the last minute, and in the present
-// hour for the store.
+// keyCounts counts the decisions of each key: in the last minute, and in the present hour.
 type keyCounts struct {
 	process      string
 	all, refused *bounded.Window
@@ -86,8 +85,7 @@ func (k *keyCounts) add(d *dipwell.Decision, as uses, allowed bool) {
 	}
 }
 
-// run begins a slice every topSlice, at multiples of topSlice, and stores hours, minutes and
-// usage.
+// run begins a slice at each multiple of topSlice, and stores hours, minutes and usage.
 func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
 	began := time.Now() // when the present minute began
 	hour := began.Truncate(time.Hour)

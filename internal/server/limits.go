@@ -41,9 +41,8 @@ func (a *api) getLimit(w http.ResponseWriter, r *http.Request, _ *query) error {
 	return writeJSON(w, http.StatusOK, append(a.limitJSON(def), '\n'))
 }
 
-// putLimit answers PUT /v1/limits/{name}. The body has the settings of a
-// configuration file, as JSON or as parameters. A setting that is absent is the
-// default, not the present value.
+// putLimit reads the settings of a configuration file, as JSON or as parameters. A setting that
+// is absent is the default, not the present value.
 func (a *api) putLimit(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	limit, note, err := readLimit(r, x)
 	status, what := http.StatusOK, ""
@@ -184,8 +183,7 @@ func inner(seen names, field, name string, v gjson.Result, known, set func(name,
 	return err
 }
 
-// parsePlans parses the plans of a limit: an object whose members are the plans by name, each
-// an object of settings or only a mode.
+// parsePlans parses plans: an object of them by name, each an object of settings or a mode.
 func parsePlans(l *dipwell.Limit, seen names, v gjson.Result) error {
 	if err := seen.once("plans"); err != nil {
 		return err
@@ -304,8 +302,7 @@ func asJSON(v any) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
 }
 
-// writePage writes a page of a list. If there may be more entries, it also writes the name
-// of the last one, after which the next page begins.
+// writePage writes a page of a list, with the name after which the next begins if there is more.
 func writePage(w http.ResponseWriter, name string, entries any, more bool, last string) error {
 	next := []byte("null")
 	if more {

@@ -58,8 +58,7 @@ const (
 	otherLabel = "_other"
 )
 
-// limitCounts are the counters of one limit, in a copy for each processor. There is a copy for
-// each processor.
+// limitCounts are the counters of one limit, in a copy for each processor.
 type limitCounts = bounded.Copies[limitCopy]
 
 // It counts decisions in the order of resultNames; then those refused, and those allowed by
@@ -150,9 +149,8 @@ func (f storeMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// handler does not compress, because a compressor needs a megabyte of memory and
-// most responses have about 20 kB. handler leaves out metrics of the store whose
-// name another metric has.
+// handler does not compress, because a compressor needs a megabyte of memory, and leaves out
+// metrics of the store whose name another metric has.
 func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.gather, promhttp.HandlerOpts{DisableCompression: true, ErrorHandling: promhttp.ContinueOnError})
 }
@@ -248,8 +246,7 @@ func (m *metrics) count(d *dipwell.Decision, as uses, allowed bool) {
 	}
 }
 
-// of returns the counters of a limit, or those of otherLabel if maxLabels other limits have
-// counters.
+// of returns the counters of a limit, or of otherLabel if there are maxLabels others.
 func (m *metrics) of(limit string) limitCounts {
 	if c, ok := m.limits.Load(limit); ok {
 		return c.(limitCounts)

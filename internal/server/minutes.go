@@ -54,8 +54,7 @@ func (t *tally) since(old *tally) (r minuteReport) {
 	return r
 }
 
-// A minuteLog keeps what was decided in each of the last minutes: in the store for all
-// processes, or in this process.
+// A minuteLog keeps the last minutes: in the store for all processes, or in this process.
 type minuteLog struct {
 	server *Server
 	to     store.Auditor // nil: the store keeps no minutes
@@ -93,8 +92,7 @@ func (m *minuteLog) reports(ctx context.Context, since time.Time) (list []minute
 	return list, err
 }
 
-// turn ends the present minute if now is past its end, and returns it. turn must be
-// called before the slices of the keys turn.
+// turn ends the present minute if it is over, and returns it. The slices of keys turn after it.
 func (m *minuteLog) turn(now time.Time) *minuteReport {
 	next := now.Truncate(time.Minute)
 	if next.Equal(m.minute) {
@@ -131,8 +129,7 @@ type minuteProcess struct {
 	Last    time.Time `json:"last"`
 }
 
-// limitMinutes are the decisions of a limit in each minute. A list without any decisions is
-// left out.
+// limitMinutes are the decisions of a limit in each minute, without lists of only zeros.
 type limitMinutes struct {
 	Limit    string   `json:"limit"`
 	Allowed  []uint64 `json:"allowed,omitempty"`

@@ -88,8 +88,7 @@ func (d *describer) operation(r *route) object {
 	return op
 }
 
-// security returns the role that an operation needs. Without callers some operations need no
-// token.
+// security returns the role that an operation needs. Some need no token without callers.
 func security(needs Role) []object {
 	roles := []string{}
 	if name := needs.String(); name != "" {

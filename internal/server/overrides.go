@@ -17,8 +17,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// overrides answers GET /v1/limits/{name}/overrides with a page of overrides, or with
-// that of one key.
+// overrides answers with a page of overrides, or with that of one key.
 func (a *api) overrides(w http.ResponseWriter, r *http.Request, q *query) error {
 	name, n := r.PathValue("name"), cmp.Or(q.n, pageSize)
 	one, err := q.one()
@@ -219,8 +218,7 @@ func (q *overrideCall) set(name, value string) (err error) {
 	return err
 }
 
-// readOverride parses the body of putOverride: JSON, a query or a form. It returns the member
-// for as well.
+// readOverride parses the body of putOverride: an override, and how long it lasts.
 func readOverride(r *http.Request, x *exchange) (o dipwell.Override, lasts time.Duration, err error) {
 	if err = x.body(r); err != nil {
 		return o, 0, err

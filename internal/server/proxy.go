@@ -15,8 +15,7 @@ import (
 	"github.com/dipwell/dipwell/internal/front"
 )
 
-// Proxy is a reverse proxy that forwards requests to one upstream if its limits
-// allow them.
+// Proxy is a reverse proxy that forwards requests to an upstream if limits allow them.
 type Proxy struct {
 	server  *Server
 	key     httplimit.KeyFunc
@@ -28,8 +27,7 @@ type Proxy struct {
 	limited atomic.Pointer[http.Handler]
 }
 
-// Proxy returns a reverse proxy. A server can have only one, because its counters
-// are in /metrics.
+// Proxy returns a reverse proxy. Only one is possible, because its counters are in /metrics.
 func (s *Server) Proxy(u Upstream) (*Proxy, error) {
 	target, err := u.target()
 	if err != nil {

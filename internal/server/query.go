@@ -30,8 +30,7 @@ type query struct {
 	kind                                                  store.OverrideKind
 }
 
-// paramNames are the names of those parameters of which openapi.json has several, or none
-// under their name.
+// paramNames are the names of parameters that differ from those in openapi.json.
 var paramNames = map[string]string{"key_cost": "cost", "audit_key": "key", "top": "n"}
 
 func paramName(param string) string {
@@ -41,8 +40,7 @@ func paramName(param string) string {
 	return param
 }
 
-// parseQuery parses a query whose parameters openapi.json has under the names of known. A
-// parameter that is repeated, or not in known, is an error.
+// parseQuery parses a query with parameters of known, as openapi.json names them, each once.
 func parseQuery(text string, known []string) (*query, error) {
 	q := &query{given: names{}}
 	return q, eachParam(text, func(name, value string) error {
@@ -144,8 +142,7 @@ func (q *query) bucket() (string, error) {
 	return q.key, checkPlain(q.key)
 }
 
-// one reports whether a query asks for one key, and not for a list of keys. In both the empty
-// key is the shared bucket.
+// one reports whether a query asks for one key, not for a list. "" is the shared bucket.
 func (q *query) one() (bool, error) {
 	if !q.given["key"] {
 		if q.given["after"] && q.after == "" { // as in "next" after the shared bucket

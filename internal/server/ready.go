@@ -12,9 +12,8 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// maxReadies is how many calls of /v1/ready may be decided at one time. Each call may have
-// half a megabyte of keys and operations, and take a thousand places in a queue of package
-// coalesce.
+// maxReadies is how many calls of /v1/ready may be decided at one time. Each may have half a
+// megabyte of keys and operations, and take a thousand places in a queue of package coalesce.
 const maxReadies = 8
 
 func (a *api) ready(w http.ResponseWriter, r *http.Request, x *exchange) error {
@@ -25,8 +24,7 @@ func (a *api) ready(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	return answerJSON(w, map[string][]string{"keys": append([]string{}, keys...)})
 }
 
-// readyKeys returns the keys of q that are ready, or errShed if too many such calls are being
-// decided.
+// readyKeys returns the keys of q that are ready, or errShed during too many such calls.
 func (s *Server) readyKeys(ctx context.Context, q *request) ([]string, error) {
 	if i := slices.Index(q.keys, dipwell.Shared); i >= 0 {
 		return nil, bad(fmt.Sprintf("keys[%d]", i), "has a NUL byte")
@@ -42,8 +40,7 @@ func (s *Server) readyKeys(ctx context.Context, q *request) ([]string, error) {
 	return keys, err
 }
 
-// addKey appends a key to the list of a call of /v1/ready. A key that is an array is a path of
-// its parts.
+// addKey appends a key, or a path of parts, to the list of a call of /v1/ready.
 func (q *request) addKey(v gjson.Result) error {
 	if len(q.keys) == dipwell.MaxReady {
 		return bad("keys", fmt.Sprintf("has more than %d entries", dipwell.MaxReady))

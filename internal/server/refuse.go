@@ -13,9 +13,7 @@ import (
 const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
 // refuse answers a refused call with a problem document of the type quota-exceeded, which
-// lists the limits that refused ("violated-policies") and has the members of the
-// decision's JSON object, also the key, which is the caller's own. If d is Never, the
-// document says that no wait will help.
+// lists the limits that refused and has the members of the decision's JSON object.
 func refuse(w http.ResponseWriter, d *dipwell.Decision, status int) error {
 	front.Problem(w, status, func(b []byte) []byte { return appendRefusal(b, d, status) })
 	return nil

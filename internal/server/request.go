@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -97,8 +98,7 @@ func (m members) String() string {
 
 func (q *request) has(m members) bool { return q.seen&m != 0 }
 
-// read fills x.req from the body, or from the query and a form. allowed are the
-// members that the request may have.
+// read fills x.req from the body, or from the query and a form, with members of allowed.
 func (a *api) read(w http.ResponseWriter, r *http.Request, x *exchange, allowed members) error {
 	if err := x.body(r); err != nil {
 		if errors.Is(err, errTooLarge) {
@@ -191,16 +191,11 @@ func (x *exchange) body(r *http.Request) error {
 // isJSON reports whether the body is JSON: its first byte is a brace, since curl
 // -d sends everything as a form, or its Content-Type is application/json.
 func isJSON(r *http.Request, body []byte) bool {
-	for _, c := range body {
-		if c != ' ' && c != '\t' && c != '\n' && c != '\r' {
-			if c == '{' {
-				return true
-			}
-			break
-		}
+	if bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte{'{'}) {
+		return true
 	}
 	ct := r.Header["Content-Type"]
-	return len(body) > 0 && len(ct) > 0 && len(ct[0]) >= 16 && ct[0][:16] == "application/json"
+	return len(body) > 0 && len(ct) > 0 && strings.HasPrefix(ct[0], "application/json")
 }
 
 // needed are those members that a request must have if its path allows them.

@@ -54,8 +54,7 @@ var (
 	changing     = []int{http.StatusNotFound, http.StatusConflict, http.StatusNotImplemented}
 )
 
-// routes returns the table. routes is a function because /openapi.json, one of its
-// rows, is made from the table.
+// routes is a function because /openapi.json, one of its rows, is made from the table.
 func routes() []route {
 	return []route{
 		ofVerb(store.VerbTake, "Take", "Take the tokens, if all of them are there"),

@@ -27,8 +27,7 @@ func parseObject(b []byte, member func(name string, v gjson.Result) error) error
 	return eachMember("body", gjson.ParseBytes(b), member)
 }
 
-// eachMember calls f for each member of an object. field is the name of the object, for
-// errors.
+// eachMember calls f for each member of an object, called field in errors.
 func eachMember(field string, v gjson.Result, f func(name string, v gjson.Result) error) (err error) {
 	if !v.IsObject() {
 		return bad(field, "must be an object")

@@ -29,9 +29,8 @@ type Config struct {
 	Shadow         bool              // allow requests without a key at forward-auth and the proxy
 	Who            string            // name for the audit of calls that have no address; for callers in this process
 	StoreErrors    bool              // send the text of a store's error, which may contain its address; for callers in this process; read by New only
-	// HashKey returns what the limiter's store keeps in place of a caller's key, if keys
-	// are hashed. Lists of keys show the store's keys. Default of HashKey: nil; keys are
-	// not hashed. New alone reads HashKey.
+	// HashKey returns the store's key in place of a caller's, if keys are hashed; default nil.
+	// Lists of keys show the store's. Only New reads HashKey.
 	HashKey func(limit, key string) string
 }
 
@@ -52,12 +51,11 @@ type Server struct {
 	tops     topAnswers
 	tells    bool                           // Config.StoreErrors
 	hashKey  func(limit, key string) string // Config.HashKey
-	extra    []extra
-	gauges   map[string]func() float64 // by name
+	extra    []route                        // see Handle
+	gauges   map[string]func() float64      // by name
 }
 
-// live is the configuration, which can change while the server runs, and values derived from
-// it.
+// live is the configuration, which can change while the server runs, and what follows from it.
 type live struct {
 	Config
 	clientIP httplimit.KeyFunc
@@ -93,13 +91,10 @@ func (s *Server) Stop() { s.stop() }
 // Handle adds a handler of calls that need a role to APIs that are made afterwards.
 // The pattern is that of http.ServeMux.
 func (s *Server) Handle(pattern string, needs Role, h http.Handler) {
-	s.extra = append(s.extra, extra{pattern, needs, h})
-}
-
-type extra struct {
-	pattern string
-	needs   Role
-	http.Handler
+	s.extra = append(s.extra, route{path: pattern, needs: needs, handle: func(_ *api, w http.ResponseWriter, r *http.Request, _ *query) error {
+		h.ServeHTTP(w, r)
+		return nil
+	}})
 }
 
 // Site describes the listener of an API.
@@ -115,17 +110,11 @@ type Site struct {
 // API returns the handler of the whole API for a listener.
 func (s *Server) API(at Site) http.Handler {
 	a := &api{Server: s, site: at, rest: http.NewServeMux(), hot: map[string]http.HandlerFunc{}, always: map[string]bool{}, scrape: s.metrics.handler(), document: sync.OnceValue(openAPI)}
-	for _, r := range routes() {
+	for _, r := range append(routes(), s.extra...) {
 		a.add(r)
 	}
 	a.rest.HandleFunc("GET "+pagePath, a.page)
 	a.pages = ui.Handler()
-	for _, e := range s.extra {
-		a.rest.HandleFunc(e.pattern, a.gate(e.needs, withQuery(nil, func(w http.ResponseWriter, r *http.Request, _ *query) error {
-			e.ServeHTTP(w, r)
-			return nil
-		})))
-	}
 	return a
 }
 
@@ -171,8 +160,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.rest.ServeHTTP(w, r)
 }
 
-// cleanPath reports whether the path has no empty, . or .. part, for which the mux would
-// answer with a redirect in HTML.
+// cleanPath reports whether the mux would not redirect from the path, with an answer in HTML.
 func cleanPath(r *http.Request) bool {
 	p := r.URL.EscapedPath()
 	return strings.TrimSuffix(p, "/") == strings.TrimSuffix(path.Clean(p), "/")

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// TLS is a certificate and, optionally, the authorities of client certificates. They are
-// in files that may change while the server runs.
+// TLS is a certificate and, optionally, authorities of clients, in files that may change.
 type TLS struct {
 	certFile, keyFile, caFile string
 	live                      atomic.Pointer[identity]

@@ -66,9 +66,8 @@ const (
 	topQueries = 64
 )
 
-// topAnswers are answers that everybody who asks the same within topShared gets, so that many
-// viewers cost little more than one: listing keys locks out decisions, and minutes and hours
-// are read from the store.
+// topAnswers are shared by all who ask the same within topShared, so that many viewers cost
+// little more than one: listing keys locks out decisions, and hours are read from the store.
 type topAnswers struct {
 	mu sync.Mutex
 	of map[topQuery]*sharedAnswer
@@ -218,8 +217,7 @@ const (
 	hoursBack = 25 * time.Hour // entries older than the hour by more than this cannot belong to it, even if clocks differ
 )
 
-// eachHour calls f for the hours, or minutes, that were added to a log since a given time,
-// with the process that added each.
+// eachHour calls f for the hours, or minutes, added to a log since a time, with their process.
 func eachHour(ctx context.Context, log store.Auditor, since time.Time, f func(process string, h *bounded.Hour) error) error {
 	for e, err := range entriesOf(ctx, log, "", hoursPage) {
 		if err != nil || e.At < since.UnixMicro() {

@@ -116,8 +116,7 @@ type passed struct {
 	// header has the fields that the limits have set. They must be saved because
 	// ReverseProxy clears them if there is a 1xx response.
 	header http.Header
-	// badBody says that the client's body could not be read, which is no failure of
-	// the upstream.
+	// badBody says that the client's body could not be read, no failure of the upstream.
 	badBody atomic.Bool
 	timeout time.Duration
 	late    *time.Timer // ends the request when the timeout since its last progress is over
@@ -147,14 +146,6 @@ func passedOf(r *http.Request) *passed {
 func (p *passed) announce(to http.Header) {
 	for name, values := range p.header {
 		to[name] = append(slices.Clone(values), to[name]...)
-	}
-}
-
-// untyped keeps net/http from adding a Content-Type, which it would guess from the body,
-// to a response that has none.
-func (p *passed) untyped(r http.Header) {
-	if r["Content-Type"] == nil {
-		p.Header()["Content-Type"] = nil
 	}
 }
 
@@ -220,8 +211,7 @@ func keepForwarded(r *httputil.ProxyRequest) {
 	}
 }
 
-// isWebSocket reports whether a request asks for an upgrade to WebSocket, and to no
-// other protocol.
+// isWebSocket reports whether a request asks for an upgrade to WebSocket, and nothing else.
 func isWebSocket(r *http.Request) bool {
 	up := r.Header["Upgrade"]
 	if r.Method != http.MethodGet || len(up) != 1 || !strings.EqualFold(up[0], "websocket") {

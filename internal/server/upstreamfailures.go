@@ -66,9 +66,8 @@ func (f *upstreamFailures) add(kind int, err error) {
 	}
 }
 
-// answer answers the client if the upstream does not. answer does not count requests
-// that end for another reason: the client has gone, its body breaks off or is
-// malformed, or the hold of the request is lost.
+// answer answers the client if the upstream does not. It counts no requests that end because
+// the client has gone, its body cannot be read, or the hold of the request is lost.
 func (f *upstreamFailures) answer(w http.ResponseWriter, r *http.Request, err error) {
 	var timeout net.Error
 	var dial *net.OpError
@@ -107,7 +106,9 @@ var errNotAsked = errors.New("it switches to a protocol that was not requested")
 func (f *upstreamFailures) watch(r *http.Response) error {
 	passed := passedOf(r.Request)
 	passed.announce(r.Header)
-	passed.untyped(r.Header)
+	if r.Header["Content-Type"] == nil {
+		passed.Header()["Content-Type"] = nil // or net/http would add one, guessed from the body
+	}
 	if r.StatusCode == http.StatusSwitchingProtocols {
 		passed.late.Stop()
 		if r.Request.Header.Get("Upgrade") == "" {

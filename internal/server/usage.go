@@ -74,8 +74,7 @@ func (s *Server) usageLog(of *bounded.Window) *usageLog {
 	return u
 }
 
-// take takes what was used since its last call, in a minute that began at the given time.
-// take on nil does nothing.
+// take takes what was used since its last call, in a minute that began at a time.
 func (u *usageLog) take(began time.Time) {
 	if u == nil {
 		return
@@ -87,9 +86,8 @@ func (u *usageLog) take(began time.Time) {
 	}
 }
 
-// write adds to the store what take has taken, even if ctx has ended: a store does not say
-// whether it has added what a call that was given up would add. If the store does not answer,
-// the next call of write adds it. write on nil does nothing.
+// write adds what was taken to the store, even if ctx has ended: a store does not say whether it
+// has added what a call that was given up would add. What fails waits for the next write.
 func (u *usageLog) write(ctx context.Context) {
 	if u == nil || len(u.waiting) == 0 {
 		return

@@ -46,9 +46,8 @@ func (s *Server) await(ctx context.Context, d *dipwell.Decision, q *request) err
 	return q.inList(err)
 }
 
-// waiting calls wait, a function that may take long. Half of MaxInFlight calls may wait, so
-// that there is room for others; a further one is shed, with errShed. The wait ends when
-// the server stops, with errStopping.
+// waiting calls wait. Half of MaxInFlight calls may wait, so that there is room for others; a
+// further one is shed. The wait ends when the server stops, with errStopping.
 func (s *Server) waiting(ctx context.Context, wait func(ctx context.Context) error) error {
 	if !s.enter(&s.waiters, max(1, int64(s.live.Load().MaxInFlight)/2)) {
 		return errShed

@@ -8,9 +8,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// why returns why a store cannot decide. Everybody may ask /readyz, so the text has no
-// address, and no name of a user or a file: only the class of the error and a code. The log
-// has the full error.
+// why returns why a store cannot decide: only a class and a code, without addresses and names,
+// because everybody may ask /readyz. The log has the full error.
 func why(err error) string {
 	class := store.ErrStore
 	for _, c := range []error{store.ErrNoSpace, store.ErrDenied, store.ErrFull} {

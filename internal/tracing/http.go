@@ -16,8 +16,7 @@ import (
 // quiet are paths that are polled. Requests of these paths get no spans.
 var quiet = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true, "/healthcheck": true}
 
-// HTTP returns a handler that makes a span for each request and passes its context
-// to h, and to the upstream in the header.
+// HTTP makes a span for each request, and passes its context to h and, in the header, upstream.
 func (t *Tracer) HTTP(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if quiet[r.URL.Path] {
