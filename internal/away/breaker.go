@@ -1,6 +1,5 @@
-// Package away has the decorators for a store that does not answer: Breaker fails calls at
-// once, and Fallback decides them in this process. Each of the two wraps a store and is a
-// store itself.
+// Package away has decorators for a store that does not answer: Breaker fails calls at once,
+// and Fallback decides them in this process. Each wraps a store and is a store itself.
 package away
 
 import (
@@ -183,9 +182,8 @@ type noSpace struct {
 	at  time.Duration
 }
 
-// noSpaceFor is how long the store is not ready after such a call. Only calls that write
-// can detect the condition, and not every write needs space, so success of other calls
-// proves nothing.
+// noSpaceFor is how long the store is not ready after such a call. Only writes detect it, and
+// not every write needs space, so success of other calls proves nothing.
 const noSpaceFor = 10 * time.Second
 
 func (s *Breaker) recordNoSpace(b *store.Batch) {
@@ -218,8 +216,7 @@ const (
 	unanswered                // the store did not answer
 )
 
-// outcomeOf returns the outcome of a batch, answered if any of its groups was answered, and the
-// error of a group that was not answered.
+// outcomeOf returns the outcome of a batch, answered if any of its groups was, and its error.
 func outcomeOf(err error, b *store.Batch) (o outcome, why error) {
 	if err != nil {
 		return outcomeOfError(err), err

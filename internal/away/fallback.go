@@ -237,8 +237,7 @@ func (s *Fallback) decideHere(g *store.Group) (err error, can bool) {
 	return nil, true
 }
 
-// applyLocal decides a batch of one group in memory, by the limits as the inner store's
-// registry has them now.
+// applyLocal decides a batch of one group in memory, by the limits as they are now.
 func (s *Fallback) applyLocal(b *store.Batch) error {
 	g := &b.Groups[0]
 	s.forgetDropped()
@@ -283,8 +282,7 @@ func (s *Fallback) follow(d *store.Definition) error {
 	return s.local.Follow(d)
 }
 
-// copyAnswers copies local answers into the caller's group. Limits that fail open, or are
-// in shadow mode, allow.
+// copyAnswers copies local answers to g. Limits that fail open, or are in shadow mode, allow.
 func copyAnswers(g, local *store.Group) {
 	g.Err, g.Allowed, g.Reserved = nil, local.Allowed, local.Reserved
 	next := 0
@@ -300,8 +298,7 @@ func copyAnswers(g, local *store.Group) {
 	}
 }
 
-// cancel cancels a reservation that was made in memory. If it was not, cancel returns the
-// reason.
+// cancel cancels a reservation that was made in memory, or returns why.
 func (s *Fallback) cancel(g *store.Group, why error) error {
 	var b store.Batch
 	group, _ := b.Single()
@@ -312,8 +309,7 @@ func (s *Fallback) cancel(g *store.Group, why error) error {
 	return why
 }
 
-// settle settles or extends a hold that was made in memory. If it was not, settle returns the
-// reason.
+// settle settles or extends a hold that was made in memory, or returns why.
 func (s *Fallback) settle(g *store.Group, why error) error {
 	if !storeFailed(why) && !errors.Is(why, store.ErrUnknownHold) {
 		return why
@@ -393,8 +389,7 @@ func knows(d *store.Definition, of version) bool {
 // Every store keeps at least fewPast older versions of a limit that often changes.
 const fewPast = 16
 
-// storeFailed reports whether an error is a failure of the store, rather than
-// invalid input or a cancelled context.
+// storeFailed reports whether an error is the store's, not of the input or a cancelled context.
 func storeFailed(err error) bool {
 	var field *store.FieldError
 	return !errors.As(err, &field) && !errors.Is(err, store.ErrReservation) &&

@@ -8,15 +8,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxOpen bounds the holds that Fallback.open remembers. Holds that have ended are forgotten
-// first.
+// maxOpen bounds the holds of Fallback.open. Those that have ended are forgotten first.
 const maxOpen = 1 << 16
 
 // takesOf is how many takes a call had, and how many up to the last one that is held.
 type takesOf struct{ all, held int }
 
-// rememberOpen remembers how many takes the call g had, for which the group made a
-// hold in memory.
+// rememberOpen remembers how many takes the call g had, whose hold is in memory.
 func (s *Fallback) rememberOpen(g, local *store.Group) {
 	n := takesOf{countTakes(g.Ops), countTakes(local.Ops)}
 	if n.all != n.held {
@@ -38,8 +36,7 @@ func countTakes(ops []store.Op) int {
 	return bits.Len16(all)
 }
 
-// partHere returns a call that settles or extends a hold with the costs of those takes
-// that the local store knows of.
+// partHere returns a settle or extend of a hold with the costs that the local store knows of.
 func (s *Fallback) partHere(h store.HoldCall) (store.HoldCall, error) {
 	switch n, ok := s.open.Get(h.ID); {
 	case !ok || h.Costs == nil || len(s.local.Hold(h.ID).Parts) == 0:

@@ -9,8 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// startProbe starts probes with the first op of an unanswered batch, unless probe
-// is running or was started less than Pause ago.
+// startProbe starts probes of a batch's first op, at most one at a time and one per Pause.
 func (s *Breaker) startProbe(b *store.Batch) {
 	op := firstOp(b)
 	if op == nil { // a cancellation has no key, nor has settling a hold

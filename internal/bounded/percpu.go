@@ -14,8 +14,7 @@ const maxCopies = 64
 // atomics or has a lock. T must fill whole cache lines.
 type Copies[T any] []T
 
-// NewCopies makes a copy for each processor of GOMAXPROCS, rounded up to a power of two,
-// and at most 64.
+// NewCopies makes a copy for each processor, rounded up to a power of two, at most 64.
 func NewCopies[T any]() Copies[T] {
 	return make(Copies[T], min(maxCopies, 1<<bits.Len(uint(runtime.GOMAXPROCS(0)-1))))
 }

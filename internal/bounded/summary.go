@@ -1,6 +1,5 @@
 // Package bounded counts and remembers in bounded memory: the busiest keys of a stream,
-// durations, the entries that were added last, and counters with a copy for each
-// processor.
+// durations, recent entries, and counters with a copy for each processor.
 package bounded
 
 import "github.com/dipwell/dipwell/store"

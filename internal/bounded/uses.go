@@ -66,8 +66,7 @@ func (w *Window) AddUse(limit, key string, allowed, refused, tokens int64) {
 	s.mu.Unlock()
 }
 
-// TakeUses returns what keys used since the last call. No two lines have the same limit and
-// key.
+// TakeUses returns what keys used since the last call, in one line for each limit and key.
 func (w *Window) TakeUses() (lines []store.UsageLine) {
 	w.each(func(s *shard) {
 		lines = s.uses.take(lines)

@@ -87,8 +87,7 @@ func (w *Window) Turn() {
 	w.each(func(s *shard) { s.turn(w.per) })
 }
 
-// Restart begins a new slice, as Turn does, and a new total. Restart returns the n
-// busiest keys of the total that ends.
+// Restart is Turn, and begins a new total. It returns the n busiest keys of the one that ends.
 func (w *Window) Restart(n int) (t Top) {
 	w.each(func(s *shard) {
 		s.turn(w.per)

@@ -17,8 +17,7 @@ import (
 // defaultTTL is how long the hold of a request lives after its program has died.
 const defaultTTL = time.Minute
 
-// held reports whether one of the takes is from a concurrency limit, so that all of them
-// must be held.
+// held reports whether one of the takes is from a concurrency limit: then all must be held.
 func held(l *dipwell.Limiter, takes []dipwell.Take) bool {
 	for i := range takes {
 		if def := l.Limit(takes[i].Limit); def != nil && def.Algorithm == store.Concurrency {
@@ -41,8 +40,7 @@ func hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 	return ttl, err
 }
 
-// releaseWait is how long a request waits until its tokens are given back, since its client
-// waits for the response.
+// releaseWait is how long a response waits until the request's tokens are given back.
 const releaseWait = 250 * time.Millisecond
 
 // Keep extends a hold, which lives for ttl, until release is called, which settles it to

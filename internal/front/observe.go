@@ -6,8 +6,7 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// Adaptive returns the names of the adaptive limits that decided, also under a plan or an
-// override.
+// Adaptive returns the adaptive limits that decided, also under a plan or an override.
 func Adaptive(d *dipwell.Decision) (names []string) {
 	add := func(d *dipwell.Decision) {
 		if def := d.Definition; def != nil && def.Adaptive.Floor > 0 {
@@ -23,8 +22,7 @@ func Adaptive(d *dipwell.Decision) (names []string) {
 	return names
 }
 
-// Observe observes a call that limits have let through: how long it took, and whether it
-// succeeded.
+// Observe observes how long a call that limits have let through took, and its success.
 func Observe(l *dipwell.Limiter, limits []string, took time.Duration, ok bool) {
 	for _, name := range limits {
 		_ = l.Observe(name, max(took, 0), ok, 1) // the only possible error is that the limit was changed meanwhile

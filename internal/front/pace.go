@@ -17,8 +17,7 @@ import (
 // Forever is a bound that means no bound.
 const Forever time.Duration = math.MaxInt64
 
-// Left returns how long a caller may wait: until the context's deadline, but at most
-// bound.
+// Left returns how long a caller may wait: until ctx's deadline, but at most bound.
 func Left(ctx context.Context, bound time.Duration) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		bound = min(bound, time.Until(deadline))
@@ -26,9 +25,8 @@ func Left(ctx context.Context, bound time.Duration) time.Duration {
 	return bound
 }
 
-// Ask returns what a request takes from a limit. The result has name and floor, and the
-// results of those functions that are not nil. If choose returns "", the request takes
-// nothing from the limit, and the Limit of the result is "".
+// Ask returns what a request takes from a limit: name and floor, and the results of those
+// functions that are not nil. If choose returns "", it takes nothing, and the result's Limit is "".
 func Ask[R any](r R, name string, floor int64, choose, plan func(R) string, key func(R) (string, error), cost func(R) (int64, error)) (t dipwell.Take, err error) {
 	t = dipwell.Take{Limit: name, Key: dipwell.Shared, Cost: 1, Floor: floor}
 	if choose != nil {

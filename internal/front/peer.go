@@ -53,8 +53,7 @@ func (p Proxies) Has(a netip.Addr) bool {
 	return false
 }
 
-// Sent reports whether a request with this http.Request.RemoteAddr came from a trusted
-// proxy. It is false if addr is not an address.
+// Sent reports whether a request with this RemoteAddr came from a trusted proxy.
 func (p Proxies) Sent(addr string) bool {
 	a, err := ParseAddr(addr)
 	return err == nil && p.Has(a)

@@ -6,8 +6,7 @@ import (
 	"sync"
 )
 
-// documents is a pool of buffers, because an overloaded service sends thousands of refusals a
-// second.
+// documents has buffers, because an overloaded service sends thousands of refusals a second.
 var documents = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
 var (

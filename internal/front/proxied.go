@@ -2,8 +2,7 @@ package front
 
 import "context"
 
-// A Waiter calls wait, which waits until ctx ends or a request is due, or returns an error
-// in its place.
+// A Waiter calls wait, which waits until a request is due or ctx ends, or returns an error.
 type Waiter func(ctx context.Context, wait func(ctx context.Context) error) error
 
 // ofProxied is the context key of Proxied.

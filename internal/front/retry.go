@@ -26,16 +26,14 @@ func Refused(d *dipwell.Decision) iter.Seq[*dipwell.Decision] {
 	}
 }
 
-// Known reports whether d has the state of a bucket. A fallback answer, which is
-// made without the store, does not.
+// Known reports whether d has the state of a bucket, which a fallback's answer has not.
 func Known(d *dipwell.Decision) bool {
 	return d.Source != store.SourceFallbackOpen && d.Source != store.SourceFallbackClosed
 }
 
-// RetryAfter returns how long a refused client is told to wait, in seconds: the latest
-// retry time of the limits that refused, each lengthened at random by the limit's
-// RetryJitter, rounded up, and at least 1. RetryAfter returns 0 if waiting does not
-// help (d.Never) or if the time is not known.
+// RetryAfter returns how many seconds a refused client is told to wait: until the latest retry
+// time of the limits that refused, each lengthened at random by its RetryJitter, rounded up,
+// and at least 1; or 0 if waiting does not help (d.Never) or the time is not known.
 func RetryAfter(d *dipwell.Decision) (retry int64) {
 	if d.Never || !Known(d) {
 		return 0
@@ -61,8 +59,7 @@ func jittered(d *dipwell.Decision) int64 {
 	return max(1, Seconds(wait))
 }
 
-// Blocked reports whether a call was refused because its key is blocked, by its plan or by
-// an override, whatever is left in the bucket.
+// Blocked reports whether a call was refused because a plan or an override blocks its key.
 func Blocked(d *dipwell.Decision) bool {
 	return !d.Allowed && d.Definition != nil && d.Definition.Mode == store.Blocked
 }

@@ -1,5 +1,4 @@
-// Package texts writes JSON strings, and finds the known name that is nearest to a mistyped
-// one.
+// Package texts writes JSON strings, and finds the known name nearest to a mistyped one.
 package texts
 
 import (
