@@ -71,10 +71,8 @@ func (a *ask) status(st *pb.RateLimitResponse_DescriptorStatus, until *durationp
 
 // overridden returns the definition made from the override that decided, or nil.
 func (a *ask) overridden() *store.Definition {
-	if a.d != nil {
-		if def := a.d.Definition; def != nil && def.Override != nil {
-			return def
-		}
+	if a.d != nil && a.d.Definition != nil && a.d.Definition.Override != nil {
+		return a.d.Definition
 	}
 	return nil
 }

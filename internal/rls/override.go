@@ -10,7 +10,6 @@ import (
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/sync/singleflight"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/period"
@@ -39,19 +38,15 @@ type override struct {
 // rule returns the rule for a limit in a request. It defines the limit on first use.
 func (o *overrides) rule(ctx context.Context, s *Service, d *domain, l *common.RateLimitDescriptor_RateLimitOverride) (*rule, error) {
 	key := override{domain: d.name, requests: l.GetRequestsPerUnit(), unit: uint32(l.GetUnit())}
-	multiplier := int64(1)
-	if l.UnitMultiplier != nil {
-		if key.multiplier = l.UnitMultiplier.Value; key.multiplier == 0 {
-			return nil, &dipwell.FieldError{Field: "limit.unit_multiplier", Reason: "must be at least 1"}
-		}
-		multiplier = int64(key.multiplier)
+	if key.multiplier = l.UnitMultiplier.GetValue(); l.UnitMultiplier != nil && key.multiplier == 0 {
+		return nil, &dipwell.FieldError{Field: "limit.unit_multiplier", Reason: "must be at least 1"}
 	}
 	unit := pb.RateLimitResponse_RateLimit_Unit(pb.RateLimitResponse_RateLimit_Unit_value[l.GetUnit().String()])
 	length := unitLength(unit)
 	if length == 0 {
 		return nil, &dipwell.FieldError{Field: "limit.unit", Reason: "is missing or unknown"}
 	}
-	if multiplier > int64(maxPeriod/length) {
+	if int64(key.multiplier) > int64(maxPeriod/length) {
 		return nil, &dipwell.FieldError{Field: "limit.unit_multiplier", Reason: "makes a period longer than 285 years"}
 	}
 	if r, ok := o.rules.Load(key); ok {
@@ -60,7 +55,7 @@ func (o *overrides) rule(ctx context.Context, s *Service, d *domain, l *common.R
 	defined := o.defining.DoChan(fmt.Sprint(key), func() (any, error) { // requests that bring the same limit wait for one definition
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), defineTimeout)
 		defer cancel()
-		return o.define(ctx, s, d, key, newOverride(d, key, unit, length*time.Duration(multiplier)))
+		return o.define(ctx, s, d, key, newOverride(d, key, unit))
 	})
 	select {
 	case r := <-defined:
@@ -92,18 +87,10 @@ func (o *overrides) define(ctx context.Context, s *Service, d *domain, key overr
 	return r, nil
 }
 
-func newOverride(d *domain, key override, unit pb.RateLimitResponse_RateLimit_Unit, per time.Duration) *rule {
-	r := &rule{windowed: true, none: key.requests == 0, near: nearLimit(d.near, int64(key.requests))}
-	r.limit = dipwell.Limit{
-		Name:      nameOf(fmt.Sprintf("%s override %d/%s", d.name, key.requests, period.Format(per)), ""),
-		Algorithm: dipwell.FixedWindow, Rate: max(1, int64(key.requests)), Period: per, Start: "0s",
-	}
-	if r.none {
-		r.limit.Plans = planOfNone(r.limit.Mode)
-	}
-	r.answer = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: key.requests, Unit: unit}
-	if key.multiplier > 0 {
-		r.answer.UnitMultiplier = wrapperspb.UInt32(key.multiplier)
-	}
+func newOverride(d *domain, key override, unit pb.RateLimitResponse_RateLimit_Unit) *rule {
+	r := &rule{windowed: true, near: nearLimit(d.near, int64(key.requests))}
+	r.limit.Algorithm, r.limit.Start = dipwell.FixedWindow, "0s"
+	r.setRate(key.requests, key.multiplier, unit)
+	r.limit.Name = nameOf(fmt.Sprintf("%s override %d/%s", d.name, key.requests, period.Format(r.limit.Period)), "")
 	return r
 }

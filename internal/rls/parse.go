@@ -239,10 +239,10 @@ func (p *parser) place(parent, d *node, e entry, starred bool) bool {
 // rateLimit parses a rate_limit. rateLimit returns nil if there are mistakes.
 func (p *parser) rateLimit(n *yaml.Node, where string, shadow bool) *rule {
 	before := p.Mistakes()
-	b := limitBlock{parser: p, where: where, multiplier: 1}
-	b.limit.Algorithm, b.limit.Name = dipwell.FixedWindow, "x"
+	b := limitBlock{parser: p, where: where}
+	b.r.limit.Algorithm, b.r.limit.Name = dipwell.FixedWindow, "x"
 	if shadow {
-		b.limit.Mode = dipwell.Shadow
+		b.r.limit.Mode = dipwell.Shadow
 	}
 	known := []setting{{"unit", b.readUnit}, {"requests_per_unit", b.readNumber}, {"unlimited", &b.r.unlimited}, {"name", &b.r.name},
 		{"replaces", b.readReplaces}, {"unit_multiplier", b.readNumber}}
@@ -273,7 +273,6 @@ type limitBlock struct {
 	*parser
 	where      string
 	values     map[string]*yaml.Node
-	limit      dipwell.Limit
 	unit       pb.RateLimitResponse_RateLimit_Unit
 	multiplier int64
 	requests   int64
@@ -283,7 +282,7 @@ type limitBlock struct {
 // set sets a setting that envoyproxy/ratelimit does not have.
 func (b *limitBlock) set(name string, v *yaml.Node) {
 	if text := b.text(v, b.where+"."+name); text != "" {
-		if err := b.limit.Set(name, text); err != nil {
+		if err := b.r.limit.Set(name, text); err != nil {
 			b.failLimit(v, err)
 		}
 	}
@@ -340,37 +339,29 @@ func (b *limitBlock) rule(n *yaml.Node) *rule {
 	}
 	b.complete()
 	var burst int64
-	if compiled, err := store.NewDefinition(b.limit); err != nil {
+	if compiled, err := store.NewDefinition(b.r.limit); err != nil {
 		b.failLimit(n, err)
 	} else {
 		burst = compiled.Rule.Burst
 	}
-	r.limit = b.limit
 	if r.near = nearLimit(b.NearLimit, burst); r.none {
 		r.near = 0
-	}
-	r.answer = &pb.RateLimitResponse_RateLimit{Name: r.name, RequestsPerUnit: uint32(b.requests), Unit: b.unit}
-	if b.values["unit_multiplier"] != nil {
-		r.answer.UnitMultiplier = wrapperspb.UInt32(uint32(b.multiplier))
 	}
 	return r
 }
 
 // complete sets the limit. By default it is a fixed window, aligned to its unit.
 func (b *limitBlock) complete() {
-	l, r := &b.limit, &b.r
+	r := &b.r
+	l := &r.limit
 	length := unitLength(b.unit)
 	if b.multiplier > int64(maxPeriod/length) {
 		b.Fail(b.values["unit_multiplier"], b.where+".unit_multiplier", "%d %ss is longer than 285 years", b.multiplier, strings.ToLower(b.unit.String()))
 		return
 	}
-	l.Period = length * time.Duration(b.multiplier)
-	if l.Rate = b.requests; b.requests == 0 {
-		l.Rate, r.none = 1, true
-		l.Plans = planOfNone(l.Mode)
-		if b.values["burst"] != nil {
-			b.Fail(b.values["burst"], b.where+".burst", "has no effect if requests_per_unit is 0")
-		}
+	r.setRate(uint32(b.requests), uint32(b.multiplier), b.unit)
+	if r.none && b.values["burst"] != nil {
+		b.Fail(b.values["burst"], b.where+".burst", "has no effect if requests_per_unit is 0")
 	}
 	switch r.windowed = l.Algorithm == dipwell.FixedWindow || l.Algorithm == dipwell.Interval; {
 	case l.Algorithm == dipwell.LeakyBucket:
@@ -380,6 +371,18 @@ func (b *limitBlock) complete() {
 		l.Algorithm = dipwell.FixedWindow // set, because one mistake is enough
 	case r.windowed && l.Start == "":
 		l.Start = "0s"
+	}
+}
+
+// setRate sets what follows from the requests and the unit. The multiplier is 0 if none is given.
+func (r *rule) setRate(requests, multiplier uint32, unit pb.RateLimitResponse_RateLimit_Unit) {
+	r.limit.Rate, r.limit.Period = max(1, int64(requests)), unitLength(unit)*time.Duration(max(1, multiplier))
+	if r.none = requests == 0; r.none {
+		r.limit.Plans = planOfNone(r.limit.Mode)
+	}
+	r.answer = &pb.RateLimitResponse_RateLimit{Name: r.name, RequestsPerUnit: requests, Unit: unit}
+	if multiplier > 0 {
+		r.answer.UnitMultiplier = wrapperspb.UInt32(multiplier)
 	}
 }
 

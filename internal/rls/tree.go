@@ -96,7 +96,7 @@ func matchParts(parts []string, s string) bool {
 
 // A rule is a rate_limit.
 type rule struct {
-	limit     dipwell.Limit // its Name is empty for an unlimited rule
+	limit     dipwell.Limit // has no meaning for an unlimited rule
 	answer    *pb.RateLimitResponse_RateLimit
 	unlimited bool
 	none      bool // requests_per_unit is 0: every request is refused
