@@ -68,7 +68,7 @@ func (p *parser) limit(at limitNodes) (l dipwell.Limit, ok bool) {
 		case name == "adaptive" && value.Kind == yaml.MappingNode:
 			l.Adaptive = p.adaptive(at, value)
 		default:
-			if text, ok := p.text(value, where+"."+name, name, new(dipwell.Limit).Set); ok {
+			if text, ok := p.text(value, where+"."+name, name, l.Set); ok {
 				if err := l.Set(name, text); err != nil {
 					p.failLimit(at, err)
 				}
@@ -117,10 +117,10 @@ func (p *parser) plans(at limitNodes, n *yaml.Node) store.Plans {
 		switch {
 		case v.Kind == yaml.MappingNode:
 			p.Mapping(v, where+".", nil, func(setting string, value *yaml.Node) {
-				p.set(value, where+"."+setting, setting, new(dipwell.Plan).Set, plan.Set)
+				p.set(value, where+"."+setting, setting, plan.Set)
 			})
 		case v.Kind == yaml.ScalarNode && !IsNull(v):
-			p.set(v, where, "mode", new(dipwell.Plan).Set, plan.Set)
+			p.set(v, where, "mode", plan.Set)
 		default:
 			p.Fail(v, where, "must be settings such as {rate: 600, burst: 1000}, or a mode such as blocked, not %s", kindOf(v))
 		}
@@ -132,15 +132,14 @@ func (p *parser) plans(at limitNodes, n *yaml.Node) store.Plans {
 func (p *parser) adaptive(at limitNodes, n *yaml.Node) (a dipwell.Adaptive) {
 	where := at.where + ".adaptive."
 	p.Mapping(n, where, nil, func(name string, v *yaml.Node) {
-		p.set(v, where+name, name, new(dipwell.Adaptive).Set, a.Set)
+		p.set(v, where+name, name, a.Set)
 	})
 	return a
 }
 
-// set sets a setting of a plan or an adaptive limit. known is the method Set of
-// another value of that type: it tells whether such a setting exists.
-func (p *parser) set(n *yaml.Node, where, name string, known, set func(name, value string) error) {
-	text, ok := p.text(n, where, name, known)
+// set sets a setting of a plan or an adaptive limit.
+func (p *parser) set(n *yaml.Node, where, name string, set func(name, value string) error) {
+	text, ok := p.text(n, where, name, set)
 	if !ok {
 		return
 	}

@@ -58,13 +58,13 @@ func (q *request) setValue(v gjson.Result, t *dipwell.Take, m members, field str
 	case hasTimeout:
 		q.timeout, err = spanOf(field, v)
 	case hasLatency:
-		q.observed.latency, err = costOf(field, v)
+		q.latency, err = costOf(field, v)
 	case hasOK:
-		if q.observed.ok = v.Type == gjson.True; !v.IsBool() {
+		if q.ok = v.Type == gjson.True; !v.IsBool() {
 			err = bad(field, "is neither true nor false")
 		}
 	case hasCount:
-		q.observed.count, err = costOf(field, v)
+		q.count, err = costOf(field, v)
 	}
 	return err
 }

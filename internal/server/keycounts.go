@@ -45,10 +45,8 @@ type keyCounts struct {
 // Once a minute it stores or notes what was decided in that minute, and then, and when ctx
 // ends, it adds the usage of keys of limits with usage to the store.
 func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait func()) {
-	size := bounded.WindowConfig{Slices: topSlices}
-	withUses := size
-	withUses.Uses = usageKeys
-	k := &keyCounts{process: process, all: bounded.NewWindow(withUses), refused: bounded.NewWindow(size), turns: []time.Time{time.Now()}}
+	k := &keyCounts{process: process, turns: []time.Time{time.Now()}, refused: bounded.NewWindow(bounded.WindowConfig{Slices: topSlices}),
+		all: bounded.NewWindow(bounded.WindowConfig{Slices: topSlices, Uses: usageKeys})}
 	k.minutes = &minuteLog{server: s, to: s.can.Minutes, minute: time.Now().Truncate(time.Minute), before: s.tally()}
 	k.usage = s.usageLog(k.all)
 	s.metrics.keys = k

@@ -132,11 +132,7 @@ func limitSetting(l *dipwell.Limit, seen names, name string, v gjson.Result, set
 	case name == "adaptive" && v.IsObject():
 		return parseAdaptive(l, seen, v)
 	}
-	value, err := settingOf(name, name, v, new(dipwell.Limit).Set)
-	if err == nil {
-		err = set(name, value)
-	}
-	return err
+	return setSetting(name, name, v, set)
 }
 
 // notSettings are the members that GET /v1/limits has in addition to the settings.
@@ -168,14 +164,10 @@ func (n names) once(name string) error {
 }
 
 // inner sets a setting of an inner object, whose path is field.
-func inner(seen names, field, name string, v gjson.Result, known, set func(name, value string) error) error {
+func inner(seen names, field, name string, v gjson.Result, set func(name, value string) error) error {
 	err := seen.once(field)
-	if err != nil {
-		return err
-	}
-	value, err := settingOf(field, name, v, known)
 	if err == nil {
-		err = set(name, value)
+		err = setSetting(field, name, v, set)
 	}
 	if err != nil && !errors.As(err, new(*dipwell.FieldError)) {
 		err = bad(field, strings.TrimPrefix(err.Error(), name+": "))
@@ -193,13 +185,13 @@ func parsePlans(l *dipwell.Limit, seen names, v gjson.Result) error {
 		p, field := dipwell.Plan{Name: name}, "plans."+name
 		defer func() { plans = append(plans, p) }()
 		if !v.IsObject() {
-			return inner(seen, field, "mode", v, new(dipwell.Plan).Set, p.Set)
+			return inner(seen, field, "mode", v, p.Set)
 		}
 		if err := seen.once(field); err != nil {
 			return err
 		}
 		return eachMember(field, v, func(setting string, v gjson.Result) error {
-			return inner(seen, field+"."+setting, setting, v, new(dipwell.Plan).Set, p.Set)
+			return inner(seen, field+"."+setting, setting, v, p.Set)
 		})
 	})
 	l.Plans = dipwell.NewPlans(plans...)
@@ -211,7 +203,7 @@ func parseAdaptive(l *dipwell.Limit, seen names, v gjson.Result) error {
 		return err
 	}
 	return eachMember("adaptive", v, func(name string, v gjson.Result) error {
-		return inner(seen, "adaptive."+name, name, v, new(dipwell.Adaptive).Set, l.Adaptive.Set)
+		return inner(seen, "adaptive."+name, name, v, l.Adaptive.Set)
 	})
 }
 

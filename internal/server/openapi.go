@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"maps"
@@ -39,7 +40,7 @@ func openAPI() []byte {
 			item = object{}
 			paths[r.path] = item
 		}
-		item[strings.ToLower(orGet(r.method))] = d.operation(&r)
+		item[strings.ToLower(cmp.Or(r.method, http.MethodGet))] = d.operation(&r)
 	}
 	doc["paths"] = paths
 	b, err := json.Marshal(doc)
@@ -51,13 +52,6 @@ func openAPI() []byte {
 
 func (a *api) describe(w http.ResponseWriter, _ *http.Request, _ *query) error {
 	return writeJSON(w, http.StatusOK, a.document())
-}
-
-func orGet(method string) string {
-	if method == "" {
-		return http.MethodGet
-	}
-	return method
 }
 
 type describer struct{ members object }
@@ -105,7 +99,7 @@ func security(needs Role) []object {
 func operationID(r *route) string {
 	var b strings.Builder
 	if r.method != http.MethodPost { // the operation of a verb has the verb's name
-		b.WriteString(strings.ToLower(orGet(r.method)))
+		b.WriteString(strings.ToLower(cmp.Or(r.method, http.MethodGet)))
 	}
 	for word := range strings.FieldsFuncSeq(strings.TrimPrefix(r.path, "/v1"), func(c rune) bool { return c < 'a' || c > 'z' }) {
 		if b.Len() > 0 {

@@ -38,7 +38,9 @@ type request struct {
 	keys        []string
 	ttl         time.Duration
 	timeout     time.Duration
-	observed    observation
+	latency     int64   // µs that an observed call took
+	count       int64   // observed calls
+	ok          bool    // they succeeded
 	allowed     members // members that requests of the path may have
 	seen        members
 }

@@ -112,14 +112,15 @@ func scalarOf(field string, v gjson.Result) (string, error) {
 	return "", bad(field, "must be a string, a number or a boolean")
 }
 
-// settingOf is scalarOf for the value of a setting, which is passed to set. If the value
-// is not a scalar and set does not know the name, the error is about the name.
-func settingOf(field, name string, v gjson.Result, set func(name, value string) error) (string, error) {
+// setSetting sets a setting whose value is a scalar. If it is not and set does not know the
+// name, the error is about the name.
+func setSetting(field, name string, v gjson.Result, set func(name, value string) error) error {
 	value, err := scalarOf(field, v)
-	if err != nil {
-		if reason := texts.Unknown(set, name); reason != "" {
-			err = bad(field, reason)
-		}
+	if err == nil {
+		return set(name, value)
 	}
-	return value, err
+	if reason := texts.Unknown(set, name); reason != "" {
+		return bad(field, reason)
+	}
+	return err
 }

@@ -44,12 +44,8 @@ func newUpstreamFailures(host string, report func(error)) *upstreamFailures {
 	if report == nil {
 		report = func(error) {}
 	}
-	f := &upstreamFailures{host: host, report: report,
-		counts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dipwell_upstream_errors_total", Help: "Requests that the upstream did not answer, or not to the end, by kind."}, []string{"kind"})}
-	for _, name := range failureNames {
-		f.counts.WithLabelValues(name)
-	}
-	return f
+	return &upstreamFailures{host: host, report: report,
+		counts: newCounters("dipwell_upstream_errors_total", "Requests that the upstream did not answer, or not to the end, by kind.", "kind", failureNames[:])}
 }
 
 func (f *upstreamFailures) add(kind int, err error) {

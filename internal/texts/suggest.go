@@ -36,8 +36,8 @@ func Nearest(wrote string, names []string) string {
 // value, so that a misspelt name is reported as such even if its value has the wrong kind.
 func Unknown(set func(name, value string) error, name string) string {
 	if err := set(name, ""); err != nil {
-		if reason := strings.TrimPrefix(err.Error(), name+": "); strings.HasPrefix(reason, "unknown setting") {
-			return reason
+		if at := strings.Index(err.Error(), "unknown setting"); at >= 0 {
+			return err.Error()[at:]
 		}
 	}
 	return ""
