@@ -52,7 +52,7 @@ func (a *api) exchange(m members, do func(*api, http.ResponseWriter, *http.Reque
 		x := exchanges.Get().(*exchange)
 		defer x.free()
 		if m != 0 {
-			if err := a.read(w, r, x, m); err != nil {
+			if err := a.read(r, x, m); err != nil {
 				return err
 			}
 		}

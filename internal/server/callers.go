@@ -183,31 +183,23 @@ func withCaller(ctx context.Context, c *Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// admitted returns the request with its caller, or nil if a denial has answered it.
-func (a *api) admitted(w http.ResponseWriter, r *http.Request, needs Role) *http.Request {
-	c, d := a.admit(needs, r.Header["Authorization"])
-	if d != nil {
-		a.deny(w, d, a.address(r))
-		return nil
-	}
-	if c != nil {
-		r = r.WithContext(withCaller(r.Context(), c))
-	}
-	return r
-}
-
 // A handler answers a request, unless it returns an error, which api.fail then answers.
 type handler func(http.ResponseWriter, *http.Request) error
 
 // gate wraps a handler of a call that needs a role, and the right to name the path's limit.
 func (a *api) gate(needs Role, next handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if r = a.admitted(w, r, needs); r == nil {
+		c, d := a.admit(needs, r.Header["Authorization"])
+		if d != nil {
+			a.deny(w, d, a.address(r))
 			return
+		}
+		if c != nil {
+			r = r.WithContext(withCaller(r.Context(), c))
 		}
 		var err error
 		if name := r.PathValue("name"); name != "" {
-			err = callerOf(r.Context()).mayName("name", name)
+			err = c.mayName("name", name)
 		}
 		if err == nil {
 			err = next(w, r)

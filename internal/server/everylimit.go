@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -31,8 +30,6 @@ func (a *api) everyLimit(w http.ResponseWriter, r *http.Request, q *query) error
 		return bad("prefix", "is given together with key; give one of them")
 	case !one:
 		return a.answerPrefix(w, r, q)
-	case len(q.key) > store.MaxKey:
-		return bad("key", fmt.Sprintf("has %d bytes; at most %d", len(q.key), store.MaxKey))
 	}
 	if err := checkPlain(q.key); err != nil {
 		return err

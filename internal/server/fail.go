@@ -74,6 +74,9 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 		return
 	}
 	c, detail := a.class(err)
+	if c.status == http.StatusRequestEntityTooLarge {
+		w.Header().Set("Connection", "close") // so that the rest of the body is not read
+	}
 	httplimit.Problem(w, c.status, clip(c.field, maxField), clip(detail, maxDetail))
 }
 

@@ -134,9 +134,12 @@ func holdsOf(holds []store.KeyHold) []LiveHold {
 	return list
 }
 
-// checkPlain returns an error for a key that is not plain: see plainKey.
+// checkPlain returns an error for a key that is too long, or not plain: see plainKey.
 func checkPlain(key string) error {
-	if !plainKey(key) {
+	switch {
+	case len(key) > store.MaxKey:
+		return bad("key", fmt.Sprintf("has %d bytes; at most %d", len(key), store.MaxKey))
+	case !plainKey(key):
 		return bad("key", "is empty or has a NUL byte")
 	}
 	return nil

@@ -94,9 +94,6 @@ func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request, q *query) erro
 // readLimit parses the body of putLimit: a definition, and why it is changed.
 func readLimit(r *http.Request, x *exchange) (l dipwell.Limit, note string, err error) {
 	l = dipwell.Limit{Name: r.PathValue("name")}
-	if err = x.body(r); err != nil {
-		return l, "", err
-	}
 	seen := names{}
 	set := func(name, value string) error {
 		if err := seen.once(name); err != nil {

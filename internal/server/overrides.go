@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -66,9 +65,6 @@ func allListed(o *dipwell.Override, kind store.OverrideKind) (all []dipwell.Over
 func (s *Server) overrideOf(ctx context.Context, limit, key string) (*dipwell.Override, error) {
 	if key == dipwell.Shared {
 		key = ""
-	}
-	if len(key) > store.MaxKey { // checked before the key is used as a prefix, or hashed
-		return nil, bad("key", fmt.Sprintf("has %d bytes; at most %d", len(key), store.MaxKey))
 	}
 	listed := key
 	if key != "" && s.hashKey != nil {
@@ -220,9 +216,6 @@ func (q *overrideCall) set(name, value string) (err error) {
 
 // readOverride parses the body of putOverride: an override, and how long it lasts.
 func readOverride(r *http.Request, x *exchange) (o dipwell.Override, lasts time.Duration, err error) {
-	if err = x.body(r); err != nil {
-		return o, 0, err
-	}
 	q := overrideCall{Override: dipwell.Override{Key: dipwell.Shared}}
 	seen := names{}
 	set := func(name, value string) error {

@@ -1,8 +1,8 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,12 +33,7 @@ type query struct {
 // paramNames are the names of parameters that differ from those in openapi.json.
 var paramNames = map[string]string{"key_cost": "cost", "audit_key": "key", "top": "n"}
 
-func paramName(param string) string {
-	if name, ok := paramNames[param]; ok {
-		return name
-	}
-	return param
-}
+func paramName(param string) string { return cmp.Or(paramNames[param], param) }
 
 // parseQuery parses a query with parameters of known, as openapi.json names them, each once.
 func parseQuery(text string, known []string) (*query, error) {
@@ -159,18 +154,4 @@ func (q *query) one() (bool, error) {
 		return true, nil
 	}
 	return true, checkPlain(q.key)
-}
-
-// A queryHandler answers a request with a query, unless it returns an error.
-type queryHandler func(http.ResponseWriter, *http.Request, *query) error
-
-// withQuery returns the handler that parses a query for next.
-func withQuery(known []string, next queryHandler) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		q, err := parseQuery(r.URL.RawQuery, known)
-		if err != nil {
-			return err
-		}
-		return next(w, r, q)
-	}
 }

@@ -101,17 +101,11 @@ func (m members) String() string {
 func (q *request) has(m members) bool { return q.seen&m != 0 }
 
 // read fills x.req from the body, or from the query and a form, with members of allowed.
-func (a *api) read(w http.ResponseWriter, r *http.Request, x *exchange, allowed members) error {
-	if err := x.body(r); err != nil {
-		if errors.Is(err, errTooLarge) {
-			w.Header().Set("Connection", "close") // so that the rest of the body is not read
-		}
-		return err
-	}
+func (a *api) read(r *http.Request, x *exchange, allowed members) error {
 	q := &x.req
 	q.allowed = allowed
 	if err := x.parse(r, q.jsonMember, q.param); err != nil {
-		return cmp.Or(notReadable(r), err)
+		return err
 	}
 	if err := q.complete(); err != nil {
 		return err
@@ -135,19 +129,26 @@ func (q *request) mayBeOf(c *Caller) error {
 	return nil
 }
 
-// parse calls member for each member of the body, if that is JSON, or else param for each
-// parameter of the query and of the form in the body.
-func (x *exchange) parse(r *http.Request, member func(name string, v gjson.Result) error, param func(name, value string) error) error {
-	if isJSON(r, x.in) {
-		if r.URL.RawQuery != "" {
-			return errBoth
-		}
-		return parseObject(x.in, member)
-	}
-	if err := eachParam(r.URL.RawQuery, param); err != nil {
+// parse reads the body. It calls member for each member of the body, if that is JSON, or else
+// param for each parameter of the query and of the form in the body.
+func (x *exchange) parse(r *http.Request, member func(name string, v gjson.Result) error, param func(name, value string) error) (err error) {
+	if err = x.body(r); err != nil {
 		return err
 	}
-	return eachParam(string(x.in), param)
+	switch {
+	case !isJSON(r, x.in):
+		if err = eachParam(r.URL.RawQuery, param); err == nil {
+			err = eachParam(string(x.in), param)
+		}
+	case r.URL.RawQuery != "":
+		err = errBoth
+	default:
+		err = parseObject(x.in, member)
+	}
+	if err != nil {
+		err = cmp.Or(notReadable(r), err)
+	}
+	return err
 }
 
 // notReadable returns an error that says how a body should be sent instead, or nil

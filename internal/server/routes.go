@@ -122,7 +122,13 @@ func routes() []route {
 func (a *api) add(r route) {
 	next := a.exchange(r.members, r.do)
 	if r.do == nil {
-		next = withQuery(r.params, func(w http.ResponseWriter, req *http.Request, q *query) error { return r.handle(a, w, req, q) })
+		next = func(w http.ResponseWriter, req *http.Request) error {
+			q, err := parseQuery(req.URL.RawQuery, r.params)
+			if err != nil {
+				return err
+			}
+			return r.handle(a, w, req, q)
+		}
 	}
 	h := a.gate(r.needs, next)
 	if r.moved != nil && r.moved(a.site) {
