@@ -376,10 +376,9 @@ type version struct {
 	since  int64
 }
 
-// knows reports whether a version belongs to d's limit. Stores keep only the last few
-// versions: if a limit has many, those before the first kept one belong to it too. In
-// PostgreSQL the versions of a limit that was dropped and defined again have the numbers of
-// those before.
+// knows reports whether a version belongs to d's limit. Stores keep only the last few versions:
+// if a limit has many, those before the first kept one belong to it too. In PostgreSQL the
+// versions of a limit that was dropped and defined again have the numbers of those before.
 func knows(d *store.Definition, of version) bool {
 	past := d.Past
 	return of == version{d.Number, d.Since} || len(past) >= fewPast && of.number < past[0].Number && of.since <= past[0].Since ||

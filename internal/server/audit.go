@@ -126,7 +126,7 @@ func (a *api) audit(w http.ResponseWriter, r *http.Request, q *query) error {
 		size = n
 	}
 	page, last := []AuditEntry{}, ""
-	for e, err := range entriesOf(r.Context(), a.can.Audit, q.before, size) {
+	for e, err := range entriesOf(r.Context(), a.can.Audit, q.after, size) {
 		if err != nil {
 			return err
 		}

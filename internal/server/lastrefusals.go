@@ -41,6 +41,8 @@ type oneRefusal struct {
 // latest returns the newest refusal.
 func (k *refusedKey) latest() *oneRefusal { return &k.last[(k.n-1)%refusedTimes] }
 
+func (k *refusedKey) is(limit, key string) bool { return k.key == key && k.limit == limit }
+
 var refusedSeed = maphash.MakeSeed()
 
 func refusedSet(limit, key string) uint64 {
@@ -52,27 +54,22 @@ func (l *lastRefusals) add(limit string, d *dipwell.Decision) {
 	set := &l[refusedSet(limit, d.Key)]
 	set.mu.Lock()
 	defer set.mu.Unlock()
-	var k *refusedKey
-	oldest := &set.keys[0]
+	use := &set.keys[0] // the key's own place, a free one, or that of the key whose last refusal is the oldest
 	for i := range set.keys {
 		at := &set.keys[i]
-		if *at == nil {
-			oldest = at
+		if *at == nil || (*at).is(limit, d.Key) {
+			use = at
 			break
 		}
-		if (*at).key == d.Key && (*at).limit == limit {
-			k = *at
-			break
-		}
-		if (*at).latest().at < (*oldest).latest().at {
-			oldest = at
+		if (*at).latest().at < (*use).latest().at {
+			use = at
 		}
 	}
-	if k == nil {
-		if *oldest == nil {
-			*oldest = &refusedKey{}
-		}
-		k = *oldest
+	if *use == nil {
+		*use = &refusedKey{}
+	}
+	k := *use
+	if !k.is(limit, d.Key) {
 		k.limit, k.key, k.n = limit, strings.Clone(d.Key), 0
 	} else if last := k.latest(); now >= last.at && now < last.at+refusedApart && d.Source == last.source {
 		last.more++
@@ -99,7 +96,7 @@ func (l *lastRefusals) of(limit, key string) []PastRefusal {
 	defer set.mu.Unlock()
 	list := []PastRefusal{}
 	for _, k := range set.keys {
-		if k == nil || k.key != key || k.limit != limit {
+		if k == nil || !k.is(limit, key) {
 			continue
 		}
 		for i := range min(k.n, refusedTimes) {

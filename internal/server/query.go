@@ -22,12 +22,12 @@ const (
 type query struct {
 	given names // names of the parameters that the call has
 
-	limit, key, prefix, after, before, plan, header, note string
-	ip, others                                            bool
-	cost, floor                                           int64
-	n, minutes, deny                                      int
-	hour, from, to                                        time.Time
-	kind                                                  store.OverrideKind
+	limit, key, prefix, after, plan, header, note string
+	ip, others                                    bool
+	cost, floor                                   int64
+	n, minutes, deny                              int
+	hour, from, to                                time.Time
+	kind                                          store.OverrideKind
 }
 
 // paramNames are the names of parameters that differ from those in openapi.json.
@@ -66,10 +66,8 @@ func (q *query) set(param, name, value string) (err error) {
 		q.key = value
 	case "prefix":
 		q.prefix = value
-	case "after":
+	case "after", "before":
 		q.after = value
-	case "before":
-		q.before = value
 	case "note":
 		q.note, err = value, checkNote(value)
 	case "plan":

@@ -67,32 +67,30 @@ func (f *upstreamFailures) add(kind int, err error) {
 func (f *upstreamFailures) answer(w http.ResponseWriter, r *http.Request, err error) {
 	var timeout net.Error
 	var dial *net.OpError
-	status, kind := http.StatusBadGateway, failedAnswer
+	status, detail, kind := http.StatusBadGateway, "the upstream does not answer", failedAnswer
 	passed := passedOf(r)
 	lost := context.Cause(r.Context())
 	if errors.Is(lost, os.ErrDeadlineExceeded) {
 		err, lost = lost, nil
 	}
 	switch {
-	case lost != nil && !errors.Is(lost, context.Canceled):
-		passed.announce(w.Header())
-		httplimit.Problem(w, http.StatusServiceUnavailable, "", "the request no longer holds its tokens")
+	case errors.Is(lost, context.Canceled): // the client has gone
+		w.WriteHeader(http.StatusBadGateway)
 		return
 	case lost != nil:
-		w.WriteHeader(http.StatusBadGateway) // the client has gone
-		return
+		status, detail, kind = http.StatusServiceUnavailable, "the request no longer holds its tokens", failureKinds
 	case passed.badBody.Load():
-		passed.announce(w.Header())
-		httplimit.Problem(w, http.StatusBadRequest, "", "the body breaks off or is malformed")
-		return
+		status, detail, kind = http.StatusBadRequest, "the body breaks off or is malformed", failureKinds
 	case errors.As(err, &timeout) && timeout.Timeout():
 		status, kind = http.StatusGatewayTimeout, failedTimeout
 	case errors.As(err, &dial) && dial.Op == "dial":
 		kind = failedConnect
 	}
-	f.add(kind, err)
+	if kind < failureKinds {
+		f.add(kind, err)
+	}
 	passed.announce(w.Header())
-	httplimit.Problem(w, status, "", "the upstream does not answer")
+	httplimit.Problem(w, status, "", detail)
 }
 
 var errNotAsked = errors.New("it switches to a protocol that was not requested")
