@@ -22,11 +22,10 @@ var (
 
 func (a *api) wait(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxWait + answerTimeout)) // an error means that w has no deadlines
-	err := a.await(r.Context(), &x.d, &x.req)
-	if err != nil && r.Context().Err() != nil {
-		return nil // the client has gone
+	if err := a.await(r.Context(), &x.d, &x.req); err == nil || r.Context().Err() == nil {
+		return a.answer(w, x, err)
 	}
-	return a.answer(w, x, err)
+	return nil // the client has gone
 }
 
 // await takes the tokens of q as soon as they are free, if that is within the call's timeout.
