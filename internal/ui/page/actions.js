@@ -46,8 +46,7 @@ function Actions({def: first, names, state, start}) {
 
 const titles = {raise: "Raise", plan: "Give a plan to", forgive: "Forgive", holds: "End holds of", block: "Block", end: "End for"};
 
-// Form is one action: its fields, what will happen, and the button. An action that takes
-// something away asks twice.
+// Form is one action. One that takes something away asks twice.
 function Form({of, def, doing, known, close, done, preview}) {
   const [x, setX] = useState(known), [wrong, setWrong] = useState({}), [busy, setBusy] = useState(false), [sure, setSure] = useState(false), [faster, setFaster] = useState(null);
   const form = useRef(), [seen, setSeen] = useState(known?.override), name = shorter(of ?? "the shared bucket"), action = doing.action;
@@ -107,7 +106,6 @@ function Form({of, def, doing, known, close, done, preview}) {
         <small>${spec.undo}</small>${wrong.form && html`<small class="fault" role="alert">${wrong.form}</small>`}</footer></form>`}</section>`;
 }
 
-// Stack is what decides after an action, the one on top first.
 const Stack = ({lines}) => html`<div class="stack-s"><h3>What decides, the one on top first</h3><ol class="layers compact">
   ${lines.map(([what, aside], i) => html`<li class=${i === 0 ? "decides" : "under"}>${i === 0 ? html`<b>${what}</b>` : html`<span>${what}</span>`}<small>${aside}</small></li>`)}</ol></div>`;
 
@@ -117,7 +115,6 @@ const lasts = {"15m": 9e5, "1h": 36e5, "4h": 144e5, "1d": 864e5};
 const endOf = (f) => (f.for === "until" ? (f.until ? fromZone(f.until) : undefined) : lasts[f.for] && Math.ceil((now() + lasts[f.for]) / 1000) * 1000);
 const lasting = (f) => (f.for === "" ? {} : {until: new Date(endOf(f)).toISOString()}); // the very second that the button says
 
-// Length is for how long.
 const Length = ({f, set, wrong, options}) => html`<${Choice} id="for" label="For" value=${f.for} set=${set("for")} options=${[...options, ["until", "until …"]]}/>
   ${f.for === "until" && html`<${Field} id="until" label="Until" aside=${zoneName()} type="datetime-local" value=${f.until} set=${set("until")} error=${wrong.until}/>`}
   ${wrong.for && html`<p class="fault">${wrong.for}</p>`}`;
@@ -131,8 +128,7 @@ const whatStays = (def, x) => [...(standing(x) ? [[describe(def, standing(x)), "
 
 const whole = (text) => Number(String(text).replace(/[^\d]/g, ""));
 
-// forms are the actions. Each returns its title, fields, lines of its outcome, button, what
-// it sends, and what is said once it is done.
+// forms are the actions: each returns what Form shows, what it sends, and what it then says.
 const forms = {
   raise({of, def, x, n, f, set, wrong}) {
     const rate = whole(f.rate), burst = whole(f.burst), slots = held(def), slides = def.algorithm === "sliding_window", even = def.algorithm === "leaky_bucket", below = standing(x), then = below ? numbersOf(def, below) : baseOf(def);

@@ -1,5 +1,4 @@
-// Charts in SVG, drawn at their real width from data. Each can be read out with the pointer
-// and with the arrow keys.
+// Charts in SVG at their real width, which the pointer and the arrow keys read out.
 import {html, useState} from "./preact.js";
 import {useWidth} from "./parts.js";
 import {at, brief, count, minute, span} from "./words.js";
@@ -52,8 +51,7 @@ export function Panes({label, times, step, high, low, most, away, bars, wide = 8
   </figure>`;
 }
 
-// minutes marks the first and the last minute, and each quarter of an hour whose text has room
-// beside theirs on a phone.
+// minutes marks the first and the last minute, and the quarters whose text has room on a phone.
 export const minutes = (times) => (t, i) => (i === 0 || i === times.length - 1 ? minute(t) : new Date(t).getUTCMinutes() % 15 === 0 && i > 9 && i < times.length - 10 ? minute(t) : "");
 
 // Spark is the share refused over time, on a scale that all rows of a table have.

@@ -13,8 +13,7 @@ import {debt, held, layersOf, plain, stateOf, summary, unit, windows} from "./wh
 const again = 5000; // ms between two looks
 const few = 12; // limits that pass and are shown at first
 
-// load asks for all that the limits know of a key; of the limit that is named too if it
-// does not know it.
+// load asks what all limits know of the key, and the one that is named.
 async function load(key, limit, signal) {
   let limits = [];
   if (key !== null) {

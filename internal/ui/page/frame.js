@@ -45,8 +45,7 @@ function Banners() {
 
 const shown = 8; // results
 
-// Search finds keys of all limits that begin with what is typed, and limits by a part of
-// their names.
+// Search finds keys that begin with what is typed, and limits whose names have it.
 function Search() {
   const {limits: all} = useShared();
   const [text, type] = useState(keyOfAddress()), [open, setOpen] = useState(false), [found, setFound] = useState(null), [chosen, choose] = useState(0);

@@ -1,5 +1,4 @@
-// What happened to a key: changes that the audit has, their ends, refusals, and how a change
-// is undone.
+// What happened to a key: changes, their ends and refusals; and how a change is undone.
 import {html, useState} from "./preact.js";
 import {call, limitPath} from "./api.js";
 import {limitOf, lookAt, may} from "./state.js";
@@ -34,7 +33,6 @@ export function wordsOf(e) {
 
 export const note = (e) => (e.role && e.role !== e.who ? `${e.who} (${e.role})` : e.who) + (e.note ? `: “${e.note}”` : "");
 
-// eventsOf returns the timeline of a key.
 export function eventsOf({limits, changes, of, start, done, news, hour}) {
   const events = [], all = (hour?.shared ? hour.refused.keys : []).filter((k) => (k.key ?? null) === of), several = (k) => (k ? `; ${some(k.count, "call")} in the hour until ${minute(hour.times.at(-1) + 60000)}, of all services` : "");
   for (const k of all.filter((k) => !limits.some((x) => x.limit === k.limit && x.refusals?.last?.length))) {

@@ -21,8 +21,7 @@ export async function hourOf(signal, limit) {
     empty: "Nothing is known yet: a minute is here once it has ended."};
 }
 
-// series are the counts of a limit by the minute, or of all limits together; null before the
-// first minute that is known.
+// series are the counts of one limit or all by the minute; null before the first known one.
 export function series(h, name) {
   const out = {known: Number.isFinite(h.first)}, list = name === undefined ? h.limits : h.limits.filter((l) => l.limit === name);
   for (const kind of ["allowed", "refused", "shadow", "fallback"]) out[kind] = h.times.map((t, i) => (t < h.first ? null : list.reduce((sum, l) => sum + (l[kind]?.[i] ?? 0), 0)));
@@ -58,7 +57,6 @@ export function Overview() {
   }}<//>`;
 }
 
-// Sentence answers whether all is well.
 function Sentence({hour, did, limits, store, me}) {
   const all = Object.values(did), calls = total(all.map((d) => d.calls)), refused = total(all.map((d) => d.refused)), fallback = total(hour.limits.map((l) => total((l.fallback ?? []).slice(-2))));
   const drift = hour.gauges.dipwell_config_drift ?? 0, silent = hour.processes.filter((p) => Date.parse(p.last) < hour.times.at(-2));
@@ -129,8 +127,7 @@ function WithCalls({hour, did, limits}) {
 
 const hourMS = 36e5, week = 168; // hours
 
-// Most are the customers that were refused most in the last hour, or with those that called
-// most, in an hour of the last week.
+// Most are the customers that were refused most, or called most, in an hour.
 function Most({refused}) {
   const [chosen, choose] = useState(""), start = Math.floor(now() / hourMS);
   const [of, error] = useAnswer((signal) => (chosen === "" ? null : call("GET", "/v1/top?" + new URLSearchParams({hour: chosen}), undefined, signal)), [chosen]);

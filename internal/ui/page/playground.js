@@ -27,7 +27,6 @@ openPage("Playground");
 const engine = new Engine();
 let run, busy = false, again = false, playing = 0;
 
-// settings are the arguments of the engine.
 function settings() {
   const v = Object.fromEntries(Object.entries(fields).map(([name, f]) => [name, f.value.trim()]));
   const windows = ["fixed_window", "interval", "sliding_window"].includes(v.algorithm), bursts = v.algorithm !== "leaky_bucket" && v.algorithm !== "sliding_window";
@@ -68,7 +67,6 @@ function say(text, wrong) {
 
 const x = (t) => (width * t / run.span_us).toFixed(1);
 
-// draw shows the run.
 function draw() {
   const levels = run.level.map(([, v]) => v), most = Math.max(run.capacity, ...levels, 1), least = Math.min(0, ...levels);
   const y = (v) => (height - (height - top) * (v - least) / (most - least)).toFixed(1);
@@ -137,8 +135,7 @@ function levelAt(t) {
   return run.steps || !next ? v0 : v0 + (next[1] - v0) * (t - t0) / (next[0] - t0);
 }
 
-// drawPad shows the calls over time. Whoever draws there,
-// with a mouse, a pen or a finger, makes the pattern drawn.
+// drawPad shows the calls over time. To draw there makes the pattern drawn.
 function drawPad() {
   const n = perPart();
   const most = Math.max(tallest, ...n), wide = width / parts;

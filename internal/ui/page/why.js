@@ -9,11 +9,9 @@ export const plain = (text) => text.replaceAll("\u0001", "");
 export const windows = ["fixed_window", "interval", "sliding_window"];
 export const held = (def) => def?.algorithm === "concurrency";
 
-// unit is what a limit counts.
 export const unit = (def) => (held(def) ? "holds" : "tokens");
 
-// numbersOf returns the rate, per and burst of an override or of a plan of a limit, over
-// what lies below it.
+// numbersOf returns the numbers of an override or a plan of a limit, over those below it.
 export function numbersOf(def, o, below = baseOf(def)) {
   if (o.plan) {
     const p = def.plans?.[o.plan] ?? {}, rate = p.rate ?? def.rate;
@@ -42,7 +40,6 @@ export function layersOf(x, def, changes = []) {
   return out;
 }
 
-// nameOf is what an override is called.
 export function nameOf(def, o) {
   if (o.kind === "automatic") return "its own block";
   if (o.plan) return "plan " + o.plan;
@@ -63,8 +60,7 @@ export function sameNumbers(p, o) {
   return (p.plan ?? "") === (o.plan ?? "") && Number(p.rate ?? 0) === (o.rate ?? 0) && (p.per ?? "") === (o.per ?? "") && String(p.burst ?? "") === String(o.burst ?? "") && until(p.until) === until(o.until);
 }
 
-// parse reads how the audit describes an override: "rate 50 per 1m until …, in place of plan
-// pro, over plan free".
+// parse reads "rate 50 per 1m until …, in place of plan pro, over plan free" of the audit.
 export function parse(what = "") {
   const one = (text) => {
     const out = {};
@@ -148,8 +144,7 @@ function refuses(x, def, s, top) {
   return `Refuses until ${b(t)}${bound}: all ${count(s.of)}${windows.includes(def.algorithm) ? " " + per(top.numbers.per ?? def.per) : ""} ${ofPlan} are used.${rest}`;
 }
 
-// debt is how much more than the burst is used: of a bucket, whose time until it is full
-// says it.
+// debt is how much more than the burst is used: the time until it is full says that of a bucket.
 export function debt(x, def, s, top) {
   if (windows.includes(def.algorithm) || held(def) || s.free > 0 || top.override?.until) return 0;
   const n = top.numbers, used = Math.ceil((x.reset_after_us - 1) * n.rate / (length(n.per) * 1000)); // a part of a token is not free

@@ -1,5 +1,4 @@
-// Numbers, times and rules as text. Everything that the page says of a time is in one zone,
-// that of the service.
+// Numbers, times and rules as text. All times are in the zone of the service.
 
 const whole = new Intl.NumberFormat("en", {maximumFractionDigits: 0});
 const short = new Intl.NumberFormat("en", {maximumSignificantDigits: 3});
@@ -77,7 +76,6 @@ export function at(ms) {
   return (date && date + " ") + t.hour + ":" + t.minute + (t.second === "00" || date && ms - now() > 864e5 ? "" : ":" + t.second);
 }
 
-// clock is the time of day for the frame.
 export function clock(ms) {
   const t = partsOf(ms);
   return `${t.hour}:${t.minute}:${t.second}`;
@@ -101,7 +99,6 @@ const seconds = {ms: 1e-3, s: 1, m: 60, h: 3600, d: 86400, w: 604800};
 // length is the length of a period in ms, and NaN for months and years.
 export const length = (p) => [...p.matchAll(/(\d+(?:\.\d+)?)(ms|mo|[smhdwy])/g)].reduce((sum, [, n, unit]) => sum + n * (seconds[unit] ?? NaN) * 1000, 0);
 
-// numbers writes a rate and a burst.
 export function numbers(n, algorithm) {
   if (n.mode === "blocked") return "refuses every call";
   if (n.mode === "unlimited") return "allows every call";
@@ -109,7 +106,6 @@ export function numbers(n, algorithm) {
   return count(n.rate) + " " + per(n.per) + (n.burst !== undefined && n.burst !== n.rate ? ", burst " + count(n.burst) : "");
 }
 
-// rule writes the base of a limit.
 export function rule(l) {
   return numbers({rate: l.rate, per: l.per, burst: l.algorithm === "concurrency" ? l.burst : l.algorithm === "leaky_bucket" ? undefined : l.capacity}, l.algorithm) +
     (l.algorithm === "leaky_bucket" ? ", evenly" : "") +
