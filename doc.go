@@ -55,33 +55,24 @@
 // would be allowed if nobody else took tokens; Decision.Never is set if it never would
 // be. Decision.Err turns a refusal into an error.
 //
-// An error means that the call was not decided. A *FieldError is invalid input, and names
-// the field; nothing was changed. ErrUnknownLimit says that no limit has this name.
-// ErrReservation, ErrUnknownHold and ErrHoldConflict are about the reservation or hold
-// that an id names. Any other error wraps ErrStore or the context's error: it is then not
-// known whether the tokens were taken, unless the error also wraps a class that says so.
-// By its OnStoreError a limit can allow calls, or decide them from this process's memory,
-// while the store fails; Decision.Source says how the answer was made.
-//
-// # Keys
-//
-// A key has 1 to 512 bytes of UTF-8 without NUL. A limit that is shared has one bucket for
-// all callers, and the key of its calls is Shared. Key joins parts, and escapes them, so
-// that user input in a part cannot name the bucket of somebody else.
+// An error means that the call was not decided. A *FieldError is invalid input, and names the
+// field; nothing was changed. ErrUnknownLimit, ErrReservation, ErrUnknownHold and
+// ErrHoldConflict are about what a name or an id stands for. Any other error wraps ErrStore
+// or the context's error: it is then not known whether the tokens were taken, unless the
+// error also wraps a class that says so. By its OnStoreError a limit can allow calls, or
+// decide them from this process's memory, while the store fails; Decision.Source says how the
+// answer was made.
 //
 // # Waiting
 //
-// On a limit with MaxDebt, Reserve takes tokens that have not come back yet, and
-// Decision.Delay is how long the caller must wait before it acts; until then Cancel gives
-// them back. Wait reserves and sleeps, and cancels if its context ends. On a limit
-// without debt, Wait queues the callers of this process in order, and takes the tokens
-// when they are free.
+// On a limit with MaxDebt, Reserve takes tokens that have not come back yet, which Cancel
+// gives back; Wait reserves and sleeps. On a limit without debt, Wait queues the callers of
+// this process in order, and takes the tokens when they are free.
 //
 // # Costs that are known afterwards
 //
-// Hold takes an estimate, and Settle the true cost: the difference is given back or
-// charged, once. A hold that is not settled in time expires, and gives everything back.
-// Holding does both around a function, and extends the hold while it runs. A limit whose
+// Hold takes an estimate, and Settle the true cost. A hold that is not settled in time
+// expires, and gives everything back. Holding does both around a function. A limit whose
 // Algorithm is Concurrency has only holds: at most Burst tokens are held at a time.
 //
 // # Different limits for different callers

@@ -23,11 +23,9 @@ type Call struct {
 	Message any
 }
 
-// A KeyFunc returns the key of a call: whose bucket it takes from. If a call has no key,
-// the function returns a *dipwell.FieldError rather than an empty key, because with an
-// empty key all such calls would share a bucket; the limiter refuses an empty key as an
-// error as well. A key has 1 to 512 bytes of UTF-8 without NUL. A key that clients can
-// choose freely limits nobody, because they can use a new one for each call.
+// A KeyFunc returns the key of a call: whose bucket it takes from, as httplimit.KeyFunc does
+// for a request. If a call has no key, the function returns a *dipwell.FieldError rather than
+// an empty key. A key that clients can choose freely limits nobody.
 type KeyFunc func(*Call) (string, error)
 
 // Metadata returns a KeyFunc whose key is the value of a metadata key: of the

@@ -30,14 +30,11 @@ type Limit struct {
 	// call, of status INTERNAL. The name must not be the client's text.
 	Choose func(*Call) string
 
-	// Plan returns the plan of the limit that decides, unless the key has an override, or ""
-	// for the limit itself. Plan must not return text of the client. A plan that the limit
-	// does not have is an error of the call, of status INTERNAL. Default of Plan: the limit
-	// itself.
+	// Plan returns the plan of the limit that decides, as in httplimit.Limit. A plan that the
+	// limit does not have is an error of the call, of status INTERNAL.
 	Plan func(*Call) string
 
-	// Floor is how many tokens must stay free for others after the call, as for work of
-	// low priority. If Floor is not below the burst, every call is refused. Default: 0.
+	// Floor is how many tokens must stay free after the call, as in httplimit.Limit.
 	Floor int64
 }
 

@@ -36,10 +36,8 @@ type Config struct {
 	// its status, whatever the handler returns.
 	Slow bool
 
-	// TTL is how long the tokens that a call holds stay taken if the program dies; while the
-	// handler runs, the hold is extended. TTL is not how long a call may take. If the TTL is
-	// too short, holds expire while the store is down; if it is too long, tokens stay taken
-	// for long after a crash. Default of TTL: 1 minute, and at most the TTL of each limit.
+	// TTL is how long the tokens that a call holds stay taken if the program dies, as in
+	// httplimit.Config. Default of TTL: 1 minute, and at most the TTL of each limit.
 	TTL time.Duration
 
 	// Headers selects the metadata that announces decisions: httplimit's header fields with

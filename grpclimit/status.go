@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -83,7 +84,7 @@ func retryDelay(d *dipwell.Decision) time.Duration {
 	if seconds == 0 {
 		return 0
 	}
-	if jittered(d) {
+	if jittered(*d) {
 		return time.Duration(min(seconds, maxSeconds)) * time.Second
 	}
 	return max(d.RetryAfter, time.Microsecond)
@@ -91,16 +92,8 @@ func retryDelay(d *dipwell.Decision) time.Duration {
 
 const maxSeconds = 315_360_000 // ten years in seconds; a time.Duration holds 292 years
 
-func jittered(d *dipwell.Decision) bool {
-	if def := d.Definition; def != nil && def.RetryJitter > 0 {
-		return true
-	}
-	for i := range d.Limits {
-		if def := d.Limits[i].Definition; def != nil && def.RetryJitter > 0 {
-			return true
-		}
-	}
-	return false
+func jittered(d dipwell.Decision) bool {
+	return d.Definition != nil && d.Definition.RetryJitter > 0 || slices.ContainsFunc(d.Limits, jittered)
 }
 
 // Fail returns the error of a call that could not be decided. Its status is
