@@ -53,7 +53,11 @@ func New(s store.Store, limits ...Limit) (*Limiter, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), newTimeout)
 	defer cancel()
-	l := newLimiter(s)
+	l := (&Limiter{differing: new(differing), queues: new(queues), adaptives: new(adaptives)}).With(s)
+	if l.definer = l.abilities.Limits; l.definer == nil {
+		l.definer = &localLimits{now: l.abilities.Now, blocks: l.abilities.Overrides != nil}
+	}
+	l.registry = l.definer.Registry()
 	for _, limit := range store.ParentsFirst(limits, func(l *Limit) *Limit { return l }) {
 		if _, err := l.Define(ctx, limit, store.OwnerCode); err != nil {
 			return nil, err
@@ -73,15 +77,6 @@ func repeated(limits []Limit) string {
 		seen[limits[i].Name] = true
 	}
 	return ""
-}
-
-func newLimiter(s store.Store) *Limiter {
-	l := (&Limiter{differing: new(differing), queues: new(queues), adaptives: new(adaptives)}).With(s)
-	if l.definer = l.abilities.Limits; l.definer == nil {
-		l.definer = &localLimits{now: l.abilities.Now, blocks: l.abilities.Overrides != nil}
-	}
-	l.registry = l.definer.Registry()
-	return l
 }
 
 // With returns a Limiter with the same limits over another store, for instance one

@@ -109,7 +109,7 @@ func (s *state) wait(now time.Time, cost, inFlight int64) (wait time.Duration, s
 	return s.until.Sub(now), soft
 }
 
-// update sets the quota to q of a response at now. It then delays requests for at most most.
+// update sets the quota to q, read at now. The quota then delays requests for at most most.
 func (s *state) update(q *quota, now time.Time, most time.Duration) {
 	until := time.Time{}
 	if s.most = most; q.Reset >= 0 {

@@ -16,7 +16,11 @@ type CompletionCmd struct {
 //go:embed completion
 var completionFiles embed.FS
 
-var completions = template.Must(template.New("").Funcs(template.FuncMap{"quote": quoteHelp, "colons": escapeColons, "roff": roff}).ParseFS(completionFiles, "completion/*.tmpl"))
+var completions = template.Must(template.New("").Funcs(template.FuncMap{
+	"quote":  strings.NewReplacer("'", "’", "\n", " ").Replace, // help inside single quotes of a shell, in one line
+	"colons": strings.NewReplacer(":", `\:`).Replace,           // a name for zsh, where a colon ends it
+	"roff":   roff,
+}).ParseFS(completionFiles, "completion/*.tmpl"))
 
 // completed is a command in a template of completion/.
 type completed struct {
@@ -52,12 +56,6 @@ func (c *CompletionCmd) Run(e *env, k *kong.Kong) error {
 	walk(k.Model.Node, "", "")
 	return completions.ExecuteTemplate(e.stdout, c.Shell+".tmpl", data)
 }
-
-// quoteHelp writes help inside single quotes of a shell, in one line.
-func quoteHelp(s string) string { return strings.NewReplacer("'", "’", "\n", " ").Replace(s) }
-
-// escapeColons writes a name for zsh, where a colon ends it.
-func escapeColons(s string) string { return strings.ReplaceAll(s, ":", `\:`) }
 
 // roff writes text for man: no line is taken for a request, and a hyphen can be copied as one.
 func roff(s string) string {

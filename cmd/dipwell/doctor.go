@@ -170,7 +170,7 @@ const (
 	skewProblem = 5 * time.Second
 )
 
-// clock judges a clock that is ahead by so much, measured with an error of at most wrong.
+// clock judges a clock that is ahead of this machine's. wrong bounds the measurement's error.
 func (x *examination) clock(whose string, ahead, wrong time.Duration) {
 	way, apart := "ahead of", ahead
 	if ahead < 0 {

@@ -111,12 +111,3 @@ func (l *logger) line(level slog.Level, text string) {
 
 // errLogged ends a command with status 2. The error itself has already been logged.
 var errLogged = errors.New("logged")
-
-// logFinal logs, in JSON, the error that ends a command. Without JSON it returns it, for run.
-func (l *logger) logFinal(err error) error {
-	if err == nil || l.json == nil {
-		return err
-	}
-	l.json.Error(err.Error())
-	return errLogged
-}

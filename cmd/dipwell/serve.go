@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/config"
@@ -42,7 +43,12 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // SIGHUP reloads files, and must not end a service without files either
 	defer signal.Stop(hangups)
-	defer func() { err = log.logFinal(err) }()
+	defer func() { // without JSON, run prints the error that ends the command
+		if err != nil && log.json != nil {
+			log.json.Error(err.Error())
+			err = errLogged
+		}
+	}()
 	set, err := c.settings()
 	if err != nil {
 		return err
@@ -92,7 +98,9 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	s := &service{env: e, cmd: c, logger: log, limiter: limiter, server: server.New(limiter, set.server()), started: set, last: set, tracer: tracer,
 		declared: &declared{ctx: e.ctx, limiter: limiter, info: log.info, warn: log.warn, path: c.Config}}
 	if stack.Lanes > 0 {
-		o.tally.gauges(s.server)
+		for _, c := range []prometheus.Collector{o.tally.sizes, o.tally.took, o.tally.failures} {
+			s.server.Collect(c)
+		}
 	}
 	s.server.Gauge("dipwell_config_last_reload_failed", "1 if the last reload of the configuration file or of the descriptors failed, and an older configuration is in force.", func() float64 {
 		if s.reloadFailed.Load() || s.descriptorsFailed.Load() {
@@ -187,7 +195,7 @@ func (s *service) open(setting, addr string) (net.Listener, error) {
 func (s *service) announce(l server.Listener, what string, page bool) server.Listener {
 	at := l.Scheme() + "://" + l.Addr().String()
 	pageAt := ""
-	if page && (server.IsLoopback(l) || s.started.hasToken()) {
+	if page && (server.IsLoopback(l) || s.started.token != "" || len(s.started.callers) > 0) {
 		pageAt = at + "/ui/"
 	}
 	s.logListening(what, at, pageAt)
@@ -196,9 +204,6 @@ func (s *service) announce(l server.Listener, what string, page bool) server.Lis
 	}
 	return l
 }
-
-// hasToken reports whether admin calls, and so the page, need a token.
-func (s *settings) hasToken() bool { return s.token != "" || len(s.callers) > 0 }
 
 func (s *settings) site(l net.Listener) server.Site {
 	return server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.Admin != "", AdminAt: s.Admin,

@@ -213,10 +213,7 @@ func (s *settings) check() error {
 	if len(s.AdminOnly) > 0 && s.Admin == "" {
 		return fmt.Errorf("admin_only: needs admin, the address of the listener that answers")
 	}
-	if err := s.checkOperation(); err != nil {
-		return err
-	}
-	return s.checkRLS()
+	return cmp.Or(s.checkOperation(), s.checkRLS())
 }
 
 // checkProxied returns an error if the proxy cannot take from the limits.

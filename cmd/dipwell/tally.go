@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -59,11 +58,5 @@ func (t *tally) failed(why error) {
 	last, now := t.reported.Load(), time.Now().UnixNano()
 	if (last == 0 || now-last >= int64(failedEvery)) && t.reported.CompareAndSwap(last, now) {
 		t.report(why)
-	}
-}
-
-func (t *tally) gauges(s *server.Server) {
-	for _, c := range []prometheus.Collector{t.sizes, t.took, t.failures} {
-		s.Collect(c)
 	}
 }

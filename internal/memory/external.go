@@ -101,7 +101,9 @@ func (s *Store) SweepEnded() {
 func (s *Store) InstallOne(d *store.Definition) error {
 	s.reg.InstallOne(d.Name, []*store.Definition{d})
 	_, err := s.add(d)
-	s.collectIfCrowded()
+	if s.limits.crowded() {
+		s.collect()
+	}
 	return err
 }
 
@@ -109,12 +111,6 @@ func (s *Store) InstallOne(d *store.Definition) error {
 func (s *Store) Follow(d *store.Definition) error {
 	s.keepUp(d)
 	return s.InstallOne(d)
-}
-
-func (s *Store) collectIfCrowded() {
-	if s.limits.crowded() {
-		s.collect()
-	}
 }
 
 // Reservation returns a reservation. One that is due is found until it is removed.

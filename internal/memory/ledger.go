@@ -199,7 +199,7 @@ func (l *ledger[K, V]) changed() []K {
 	return ids
 }
 
-// A freeParts counts, by limit and key, the parts of live holds that took nothing. Locked as holds.
+// A freeParts counts parts of live holds that took nothing. The lock of the holds guards it.
 type freeParts map[[2]string]int
 
 func (f freeParts) add(h *store.Hold, by int) {

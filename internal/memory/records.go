@@ -175,7 +175,9 @@ func (k *keyExtras) pack() []store.Record {
 // setRecord stores a record, or deletes it if r is zero. The caller fixes the heap.
 func (sh *shard) setRecord(k *keyExtras, id store.RecordID, r *store.Record) {
 	i := k.find(id)
-	sh.addRecords(k, k.added(i, r))
+	n := k.added(i, r)
+	k.counted += n
+	sh.store.records.Add(n)
 	switch {
 	case !isGone(r) && i < 0:
 		k.records = append(k.records, *r)
@@ -207,11 +209,6 @@ func (k *keyExtras) added(i int, r *store.Record) (n int64) {
 		n--
 	}
 	return n
-}
-
-func (sh *shard) addRecords(k *keyExtras, n int64) {
-	k.counted += n
-	sh.store.records.Add(n)
 }
 
 // reschedule computes when a sweep should visit the key.
