@@ -22,8 +22,7 @@ type callSite struct {
 	limit Limit
 }
 
-// maxLogged bounds the names of limits whose differences are logged.
-const maxLogged = 1024
+const maxLogged = 1024 // bounds the names of limits whose differences are logged
 
 // compare logs the first setting of limit that differs from def. An invalid limit is an error.
 func (c *differing) compare(def *store.Definition, limit *Limit) error {

@@ -204,8 +204,7 @@ func (l *Limiter) Holding(ctx context.Context, ttl time.Duration, takes []Take, 
 	return d, errors.Join(err, settled)
 }
 
-// settleTimeout bounds the end of a hold whose caller's context may have ended.
-const settleTimeout = 10 * time.Second
+const settleTimeout = 10 * time.Second // bounds the end of a hold whose caller's context may have ended
 
 // settleAfter settles a hold of ttl to costs, or to what was held if they are refused.
 func (l *Limiter) settleAfter(ctx context.Context, id string, ttl time.Duration, costs []int64) error {

@@ -8,8 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// pageSize is how many rows AllKeys and AllOverrides ask for at a time.
-const pageSize = 1000
+const pageSize = 1000 // rows that AllKeys and AllOverrides ask for at a time
 
 // AllKeys ranges over what Keys lists, page after page. An error is the last element of the
 // range. Keys that are used or become full meanwhile may be missing; no key comes twice.

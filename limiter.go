@@ -36,8 +36,7 @@ type Limiter struct {
 	adaptives *adaptives
 }
 
-// newTimeout bounds New, so that a store that hangs does not stop a program's start.
-const newTimeout = 30 * time.Second
+const newTimeout = 30 * time.Second // so that a store that hangs does not stop a program's start
 
 // New returns a Limiter over a store, and defines limits in the store with the owner
 // store.OwnerCode, parents before the limits that have them. Limits that are already in

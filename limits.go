@@ -124,8 +124,6 @@ type localLimits struct {
 	registry store.Registry
 }
 
-var _ store.Definer = (*localLimits)(nil)
-
 func (o *localLimits) Registry() *store.Registry { return &o.registry }
 
 func (o *localLimits) Define(ctx context.Context, l Limit, owner string) (*store.Definition, error) {

@@ -9,8 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxWaiters bounds the callers that wait for one key, because each blocks a goroutine.
-const maxWaiters = 1 << 16
+const maxWaiters = 1 << 16 // callers that wait for one key, because each blocks a goroutine
 
 // queues have the callers of Wait on limits without debt. For each key they have the
 // waiting callers in the order of their arrival, each as a channel that is closed when it

@@ -205,8 +205,7 @@ func (l *Limiter) addRows(ctx context.Context, g *store.Group, op *store.Op) err
 	return nil
 }
 
-// pageRows bounds how many rows of keys with shards are listed at a time.
-const pageRows = 4096
+const pageRows = 4096 // rows of keys with shards that are listed at a time
 
 // eachRow calls f for the rows of a limit with shards that follow those of the key after,
 // until f returns false. list returns n rows that follow a given row, and key returns the

@@ -7,8 +7,7 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// maxField is the length of the longest field that is parsed, ten times that of real ones.
-const maxField = 4096
+const maxField = 4096 // the longest field that is parsed, ten times as long as real ones
 
 // ietf reads RateLimit and RateLimit-Policy: lists of items with parameters
 // (draft-ietf-httpapi-ratelimit-headers from 08 to 11), or the dictionary of

@@ -215,9 +215,8 @@ func (p *parser) until(t time.Time) time.Duration {
 	return max(0, min(t.Sub(p.clock()), p.most))
 }
 
-// clock returns the time of the response by the service's clock if the response has a
-// Date, and else by the local one. A Date is rounded down to the second, so waits until an
-// instant are not too short.
+// clock returns the response's Date, or the local time without one. A Date is rounded down to the
+// second, so waits until an instant are not too short.
 func (p *parser) clock() time.Time {
 	if !p.dated {
 		p.dated = true

@@ -438,9 +438,8 @@ func (t *Transport) key(r *http.Request) key {
 	return k
 }
 
-// sleep waits until changed is closed or, if changed is nil, for wait and a random
-// part of up to a tenth more, so that clients that were given the same time do not
-// all return at once.
+// sleep waits until changed is closed or, if it is nil, for wait and a random part of up to a
+// tenth more, so that clients with the same wait do not all return at once.
 func (t *Transport) sleep(ctx context.Context, wait time.Duration, left *time.Duration, changed <-chan struct{}) error {
 	if changed == nil {
 		spread := min(wait/10, time.Second, max(0, front.Left(ctx, *left)-wait)/2)

@@ -82,9 +82,8 @@ func (p *policy) append(b []byte, d *dipwell.Decision, retry int64) []byte {
 	return appendParam(b, ";t=", t)
 }
 
-// effective returns t in seconds: for a bucket the time in which r tokens come
-// back, or until the next token if r is 0; for a window or an interval the time
-// to the next boundary.
+// effective returns t in seconds: of a bucket the time in which r tokens come back, or the next
+// token if r is 0; of a window or an interval the time to the next boundary.
 func (p *policy) effective(d *dipwell.Decision) int64 {
 	if windowed(p.def) {
 		return p.boundary(d.ResetAfter)
@@ -151,8 +150,7 @@ func ceilSeconds(n int64, r *store.Rule) int64 {
 	return algebra.MulDiv(algebra.MulDiv(n, r.Unit, r.Add, true), r.Every, 1e6, true)
 }
 
-// maxInteger is the largest integer in a structured field, which has 15 digits.
-const maxInteger = 999_999_999_999_999
+const maxInteger = 999_999_999_999_999 // of a structured field, which has 15 digits
 
 func appendParam(b []byte, name string, n int64) []byte {
 	return strconv.AppendInt(append(b, name...), min(n, maxInteger), 10)

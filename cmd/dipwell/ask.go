@@ -77,8 +77,7 @@ func (c *WaitCmd) Run(e *env) error {
 	return c.decide(e, "/v1/wait", body)
 }
 
-// answerTime is how long after the end of a wait its answer may arrive.
-const answerTime = 10 * time.Second
+const answerTime = 10 * time.Second // after the end of a wait, until its answer must have arrived
 
 func (t *target) decide(e *env, path string, body any) error {
 	b, err := json.Marshal(body)

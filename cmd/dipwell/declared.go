@@ -145,9 +145,8 @@ func (d *declared) rank(l *declaredLimit) int {
 	return 0
 }
 
-// inFile adds to an error about a limit that the store refuses the line of the file in which
-// the limit is. An unchanged file may be refused because of an override, which the file does
-// not show.
+// inFile adds the line of the file that has a refused limit. An unchanged file may be refused
+// because of an override, which the file does not show.
 func (d *declared) inFile(l declaredLimit, err error) error {
 	if l.line == 0 {
 		return err

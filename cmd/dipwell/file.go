@@ -7,8 +7,7 @@ import (
 	"github.com/dipwell/dipwell/filestore"
 )
 
-// dataFile is the file that --data keeps in its directory.
-const dataFile = "dipwell.db"
+const dataFile = "dipwell.db" // the file that --data keeps in its directory
 
 // openFile opens a store for a service, or for a client while no service has it.
 func openFile(_ context.Context, url string, o *storeOptions) (closer, error) {

@@ -15,8 +15,7 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// repeatAfter is the time after which a repeated error is logged again.
-const repeatAfter = time.Minute
+const repeatAfter = time.Minute // a repeated error is logged again after this time
 
 // A logger logs an error that repeats, as while a store is down, once in repeatAfter.
 type logger struct {

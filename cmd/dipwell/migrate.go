@@ -23,8 +23,7 @@ type MigrateCmd struct {
 	Print  MigratePrintCmd  `cmd:"" help:"Print the SQL of the whole schema, or of an upgrade, for another migration tool."`
 }
 
-// connectTimeout bounds how long the end of a connection may take.
-const connectTimeout = 5 * time.Second
+const connectTimeout = 5 * time.Second // bounds the end of a connection
 
 type database struct {
 	Store string `placeholder:"URL" env:"DIPWELL_STORE" help:"The database: postgres://USER@HOST/DATABASE."`

@@ -25,9 +25,8 @@ type ServeCmd struct {
 	kong.Plugins        // the result of serveFlags, embedded as flags
 }
 
-// gcPercent is GOGC unless the environment sets it. The live heap is a few
-// megabytes, because buckets are outside it, so the process stays below 40 MB at
-// 10,000 keys with any store.
+// gcPercent is GOGC unless the environment sets it. Buckets are outside the heap, which is a few
+// megabytes, so the process stays below 40 MB at 10,000 keys with any store.
 const gcPercent = 150
 
 // memoryLimit is GOMEMLIMIT unless the environment sets it. What clients can make the
@@ -246,9 +245,8 @@ func (s *service) watch() error {
 	return s.follow(s.env.ctx, content, read, s.reload)
 }
 
-// follow calls read, and then reload when the content of files changes and on SIGHUP, one
-// call at a time, until ctx ends. The files are watched before they are read, so that no
-// change is missed.
+// follow calls read, and reload when content changes and on SIGHUP, one call at a time, until ctx
+// ends. The files are watched before they are read, so that no change is missed.
 func (s *service) follow(ctx context.Context, content func() string, read func() error, reload func()) error {
 	calls := make(chan os.Signal, 1)
 	config.Watch(ctx, content, func() {

@@ -12,9 +12,8 @@ import (
 	"github.com/dipwell/dipwell/internal/config"
 )
 
-// serveFlags returns a pointer to a struct for kong. It has a field for each
-// setting with a flag: a []string if the setting can have several values, a *bool
-// for a switch, else a string.
+// serveFlags returns a pointer to a struct for kong, with a field for each setting with a flag:
+// []string if it can have several values, *bool for a switch, else string.
 func serveFlags() any {
 	var fields []reflect.StructField
 	for _, s := range config.Settings {

@@ -133,9 +133,8 @@ func parseLimits(list []string) ([]dipwell.Limit, error) {
 	return out, uniqueLimits(out)
 }
 
-// joinPlans puts limits together again that were separated at the semicolons inside
-// their plans and adaptive settings: a part that begins with such a setting belongs to
-// the limit before it.
+// joinPlans joins the parts of limits that were cut at the semicolons inside plans= and adaptive=:
+// a part that begins with one of their settings belongs to the limit before it.
 func joinPlans(parts []string) (out []string) {
 	for _, part := range parts {
 		name, value, _ := strings.Cut(part, "=")

@@ -84,8 +84,7 @@ func openStore(ctx context.Context, url string, o storeOptions) (*opened, error)
 	return &opened{s, base}, nil
 }
 
-// defaultDenyMaxAge is how long a refusal is remembered.
-const defaultDenyMaxAge = time.Second
+const defaultDenyMaxAge = time.Second // how long a refusal is remembered
 
 func (o *storeOptions) stack(scheme string) stack.Options {
 	s := stack.Options{Lanes: -1, KeySecret: o.keySecret, Shadow: o.shadow, Outer: o.outer}

@@ -13,8 +13,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// failedEvery is the shortest time between two logged errors of calls.
-const failedEvery = 10 * time.Second
+const failedEvery = 10 * time.Second // the shortest time between two logged errors of calls
 
 // tally counts the batches that go to a store, and reports why calls fail.
 type tally struct {

@@ -13,8 +13,7 @@ import (
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// longestKey is how many characters of a key a report shows.
-const longestKey = 100
+const longestKey = 100 // characters of a key that a report shows
 
 func (r *topReport) write(w io.Writer, n int) {
 	all := &r.all

@@ -11,8 +11,7 @@ import (
 // 16 MB on 32-bit machines. The system adds memory to it on first use.
 const chunkBytes = 16 << 20 << (math.MaxUint >> 63 * 4)
 
-// madvPopulateWrite is MADV_POPULATE_WRITE, which package syscall does not have.
-const madvPopulateWrite = 23
+const madvPopulateWrite = 23 // MADV_POPULATE_WRITE, which package syscall does not have
 
 // A chunk is memory outside the Go heap. On the heap it would count twice, because
 // the collector lets garbage grow to the size of live memory.

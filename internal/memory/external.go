@@ -131,15 +131,13 @@ func (s *Store) Override(d *store.Definition, key string) *store.Override {
 	return sh.overrideOf(&p)
 }
 
-// PutReservation adds a reservation that another store made. Call PutRecords for its
-// records; a part without a record gives nothing back. The error is store.ErrFull if
-// there is no room.
+// PutReservation adds a reservation of another store. A part for which PutRecords adds no record
+// gives nothing back. The error is store.ErrFull if there is no room.
 func (s *Store) PutReservation(id store.Reservation, h store.Pending) error {
 	return put(s, &s.reservations, id, h)
 }
 
-// PutHold adds a hold that another store made. Call PutRecords for the hold's
-// records. The error is store.ErrFull if there is no room.
+// PutHold is PutReservation for a hold.
 func (s *Store) PutHold(id string, h store.Hold) error { return put(s, &s.holds, id, h) }
 
 func put[K comparable, V any](s *Store, l *ledger[K, V], id K, v V) error {

@@ -8,8 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// scanWork is how many slots are read while a shard is locked.
-const scanWork = 4096
+const scanWork = 4096 // slots that are read while a shard is locked
 
 // scan calls do with every row, in order of hashes. It releases the lock after
 // every work slots; a row that exists all the time is seen exactly once, even if the
@@ -89,8 +88,7 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 	return page.Rows(), nil
 }
 
-// sweepDueWork is how many keys whose records or overrides ended are swept under one lock.
-const sweepDueWork = 256
+const sweepDueWork = 256 // keys whose records or overrides ended that are swept under one lock
 
 // Sweep deletes full rows, at most n, and returns how many. It looks at every row
 // at most once, and removes records that have ended.

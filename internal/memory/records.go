@@ -142,8 +142,7 @@ func (sh *shard) dropExtras(k *keyExtras) {
 	}
 }
 
-// spareRecords bounds the memory of extras that wait for another key.
-const spareRecords = 64
+const spareRecords = 64 // bounds the memory of extras that wait for another key
 
 func (k *keyExtras) find(id store.RecordID) int {
 	at := sort.Search(len(k.records), func(i int) bool { return k.records[i].Number >= id.Number })
@@ -267,8 +266,7 @@ func (sh *shard) sweepDue(now int64, n int) {
 	}
 }
 
-// sweepAgain is the time in µs after which a sweep visits a key again that has more to do.
-const sweepAgain = 1e6
+const sweepAgain = 1e6 // µs after which a sweep visits a key again that has more to do
 
 // changeKey changes what a locked shard has for a key.
 func (sh *shard) changeKey(k *keyExtras, b *binding, now int64, change func(t *txn) error) error {

@@ -83,10 +83,7 @@ type Store struct {
 	hand      atomic.Uint32 // the shard that is swept next while the store is full
 }
 
-var (
-	_ store.Store   = (*Store)(nil)
-	_ store.Definer = (*Store)(nil)
-)
+var _ store.Store = (*Store)(nil)
 
 // ErrClosed is the error of calls after Close.
 var ErrClosed = fmt.Errorf("%w: it is closed", store.ErrStore)
@@ -189,9 +186,8 @@ func (s *Store) now() int64 {
 	return s.wall()
 }
 
-// monotonic reports whether t has a monotonic reading. Without one, as in a bubble
-// of testing/synctest, the time may stand still or jump while the counter runs,
-// so the counter is not used.
+// monotonic reports whether t has a monotonic reading. In a bubble of testing/synctest it has none,
+// and the time may stand still or jump while the counter runs, so the counter is not used.
 func monotonic(t time.Time) bool { return t != t.Round(0) }
 
 // wall returns the time of the default clock, from the system's clock.

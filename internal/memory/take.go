@@ -39,8 +39,7 @@ func newTakeRule(d *store.Definition) takeRule {
 	return t
 }
 
-// few is the largest number of takes that takeAll decides. Most groups have no more.
-const few = 4
+const few = 4 // the most takes that takeAll decides; most groups have no more
 
 type taking struct {
 	*binding

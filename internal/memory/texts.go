@@ -61,9 +61,8 @@ func (sh *shard) readyText(cells int) bool {
 	return sh.refs.ready(sh)
 }
 
-// keepText stores the key of the row at i, unless it is there already. keepText returns
-// false if there is no room. keepText leaves the cells that ready has allocated for rows
-// that the same call adds.
+// keepText stores the key of the row at i unless it is there, or returns false without room. The
+// cells that ready has allocated for rows of the same call stay free.
 func (sh *shard) keepText(i int, key string) bool {
 	switch {
 	case sh.refs.get(i) != 0:

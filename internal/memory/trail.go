@@ -20,8 +20,6 @@ type trail struct {
 	entries []store.AuditEntry // by ID
 }
 
-var _ store.Auditor = (*trail)(nil)
-
 func (t *trail) Record(_ context.Context, e store.AuditEntry) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

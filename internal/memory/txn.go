@@ -427,9 +427,7 @@ func (t *txn) commit() error {
 	return nil
 }
 
-// sweepsPerRecord is how many keys a call that makes records or an override sweeps in the
-// key's shard, so that those of unused keys are removed.
-const sweepsPerRecord = 4
+const sweepsPerRecord = 4 // keys of the shard that a call which makes records or an override sweeps
 
 // room returns what it has counted for new rows. It also makes room for records and overrides.
 func (t *txn) room() (room, error) {
@@ -461,9 +459,8 @@ func (t *txn) room() (room, error) {
 	return t.rowRoom()
 }
 
-// madeRoom reports whether n more records of reservations, or overrides, fit. At the bound
-// it first removes those that have ended, in the shards that are locked and in those whose
-// lock is free.
+// madeRoom reports whether n more records of reservations, or overrides, fit, if need be after it
+// has removed ended ones in the shards that are locked or whose lock is free.
 func (t *txn) madeRoom(count *atomic.Int64, n int64, most int) bool {
 	for i := -1; i < len(t.s.shards); i++ {
 		if i >= 0 && !t.holdsLocked { // because sweeps lock the holds
@@ -476,9 +473,8 @@ func (t *txn) madeRoom(count *atomic.Int64, n int64, most int) bool {
 	return false
 }
 
-// rowRoom makes room for the new rows and counts them. It loops because
-// making room may reclaim full rows of the txn itself; each row is reclaimed at most
-// once, so the loop ends.
+// rowRoom counts the new rows, again if making room has reclaimed full rows of the txn itself;
+// each row is reclaimed at most once, so the loop ends.
 func (t *txn) rowRoom() (counted room, err error) {
 	s := t.s
 	for {

@@ -9,8 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxUsage bounds the lines that are kept. The usage of further keys is counted together.
-const maxUsage = 200_000
+const maxUsage = 200_000 // lines that are kept; the usage of further keys is counted together
 
 const hour = int64(time.Hour / time.Microsecond)
 
@@ -26,8 +25,6 @@ type usageName struct {
 	limit, key string
 	hour       int64
 }
-
-var _ store.UsageKeeper = (*usage)(nil)
 
 func (u *usage) AddUsage(_ context.Context, lines []store.UsageLine) error {
 	if u.isClosed() {
