@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -136,17 +137,10 @@ func (f *fields) plan(text string) (err error) {
 		plan = r.condition.value
 	}
 	if r.plan, ok = f.planIndex(plan); !ok {
-		return badOption("plan", "%s: no limit has a plan %q%s", text, plan, f.known())
+		return badOption("plan", "%s: no limit has a plan %q; they have %s", text, plan, cmp.Or(strings.Join(f.names, ", "), "none"))
 	}
 	f.plans = append(f.plans, r)
 	return nil
-}
-
-func (f *fields) known() string {
-	if len(f.names) == 0 {
-		return "; they have none"
-	}
-	return "; they have " + strings.Join(f.names, ", ")
 }
 
 // planIndex returns what a record stores for a plan: its index + 1.

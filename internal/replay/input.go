@@ -47,14 +47,12 @@ func File(path string, stdin io.Reader) (Input, error) {
 			return nil, err
 		}
 		// If the log grows, a second reading must return the same bytes as the first.
-		return limited{io.LimitReader(f, st.Size()), f}, nil
+		return struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(f, st.Size()), f}, nil
 	}
 	return Input{Name: path, Open: open, Size: st.Size(), Again: true}, nil
-}
-
-type limited struct {
-	io.Reader
-	io.Closer
 }
 
 // Stream returns the log that r reads, which can be read only once. A log in a file

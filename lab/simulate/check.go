@@ -132,7 +132,7 @@ func (n *node) book(limit, key string) *book {
 	k := at{limit, key}
 	b := n.books[k]
 	if b == nil {
-		b = &book{level: &level{n: n, k: k, rates: n.rates[limit], off: n.rates[limit].sliding}}
+		b = &book{level: &level{n: n, k: k, rates: n.rates[limit], off: n.rates[limit].sliding}, refused: map[int]int64{}}
 		n.books[k] = b
 	}
 	return b
@@ -249,9 +249,6 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 			n.w.fail("levels", "%s %d of %s %q: %d were granted, and %d of its parent", op.Verb, op.Cost, g.Ops[0].Def.Name, op.Key, g.Ops[0].Granted, op.Granted)
 		}
 		if !g.Allowed {
-			if b.refused == nil {
-				b.refused = map[int]int64{}
-			}
 			b.refused[m.c.p.id] = n.w.now
 			n.checkRetry(op, was.asked, g)
 			continue

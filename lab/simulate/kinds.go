@@ -84,14 +84,14 @@ func (h *history) extend(s *step) {
 		s.kind, s.n, s.plan = override, 5+int(more%2), []string{"", "pro", "small"}[more>>1%3]
 	case h.counted && (s.kind == holds || pick < 10):
 		h.slots(s, pick, more)
-	case h.slid && pick < 40:
-		s.kind, s.limit, s.plan, s.both, s.nested, s.rest = calls, "slide", "", false, false, 0
+	case h.slid && pick < 40, h.first && pick >= 75:
+		if s.limit = "slide"; pick >= 75 {
+			s.limit = "first"
+		}
+		s.kind, s.plan, s.both, s.nested = calls, "", false, false
 		s.verb = []store.Verb{store.VerbTake, store.VerbTake, store.VerbTakeUpTo, store.VerbCheck}[more%4]
 	case h.blocked && pick >= 50 && pick < 75:
 		h.login(s, pick, more)
-	case h.first && pick >= 75:
-		s.kind, s.limit, s.plan, s.both, s.nested = calls, "first", "", false, false
-		s.verb = []store.Verb{store.VerbTake, store.VerbTake, store.VerbTakeUpTo, store.VerbCheck}[more%4]
 	}
 	if h.floors && s.kind <= holds && s.limit != "slide" && (s.limit != "hot" || h.heldHot) && (s.verb == store.VerbTake || s.verb == store.VerbCheck) && more>>8%3 == 0 {
 		s.floor = 1 + more>>10%12

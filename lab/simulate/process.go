@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -210,10 +211,7 @@ func (p *process) end(s *step, g store.Group) {
 // definition returns the definition that a call names: the limit or one of its plans.
 func (p *process) definition(s *step) *store.Definition {
 	d := p.client(s.limit).defs[s.limit]
-	if v := d.WithPlan(s.plan); v != nil {
-		return v
-	}
-	return d
+	return cmp.Or(d.WithPlan(s.plan), d)
 }
 
 // later makes a task wait for d µs.
