@@ -27,14 +27,13 @@ const (
 	unknown     = math.MinInt64
 )
 
-// A Fallback decides calls in this process's memory while a store fails, for limits that
-// ask for it. It is safe for concurrent use.
+// A Fallback decides calls in this process's memory while a store fails, for limits with
+// OnStoreError FailLocal. It is safe for concurrent use.
 //
-// While the store answers, the row behind each answer of a limit with OnStoreError
-// FailLocal is copied into a bounded table in memory. When the store fails, calls
-// of such limits are decided there, starting from the last known row instead of a
-// full bucket; the source of such an answer is store.SourceFallbackLocal. Every
-// call is sent to the store first, so the store decides again as soon as it can.
+// While the store answers, the row behind each answer of such a limit is copied into a bounded
+// table in memory. When the store fails, calls are decided there, from the last known row instead
+// of a full bucket; the source of such an answer is store.SourceFallbackLocal. Every call is sent
+// to the store first, so the store decides again as soon as it can.
 //
 // Local decisions are less exact. Each process decides alone, so n processes may grant up
 // to n times the limit, and the store does not learn of it afterwards. A key that this
@@ -44,11 +43,10 @@ const (
 // although the store charged it is charged twice.
 //
 // Plans decide in memory as in the store, and so does the override of a key, if an answer of
-// the store had it. A hold that this process makes meanwhile is known only to it, and is
-// settled and extended in it, also after the store works again; a concurrency limit starts
-// empty. Settling or extending a hold of the store while it fails is an error. Repeating such
-// a hold with its id returns it, also after the store works again. A hold of the store is not
-// known in this process: requested again while the store fails, it is made a second time.
+// the store had it. A concurrency limit starts empty. A hold that this process makes meanwhile
+// is known only to it: it is repeated, extended and settled here, also after the store works
+// again. A hold of the store is not known here: to extend or settle it while the store fails is
+// an error, and requested again it is made a second time.
 //
 // A call with several keys is all or nothing in memory too. If one of its limits fails
 // closed, the call fails. Limits that fail open allow their part. A reservation made in

@@ -66,7 +66,7 @@ func (p *parser) limit(at limitNodes) (l dipwell.Limit, ok bool) {
 		case name == "plans":
 			l.Plans = p.plans(at, value)
 		case name == "adaptive" && value.Kind == yaml.MappingNode:
-			l.Adaptive = p.adaptive(at, value)
+			p.inner(value, where+".adaptive", l.Adaptive.Set)
 		default:
 			if text, ok := p.text(value, where+"."+name, name, l.Set); ok {
 				if err := l.Set(name, text); err != nil {
@@ -116,9 +116,7 @@ func (p *parser) plans(at limitNodes, n *yaml.Node) store.Plans {
 		plan, where := dipwell.Plan{Name: name}, at.where+".plans."+name
 		switch {
 		case v.Kind == yaml.MappingNode:
-			p.Mapping(v, where+".", nil, func(setting string, value *yaml.Node) {
-				p.set(value, where+"."+setting, setting, plan.Set)
-			})
+			p.inner(v, where, plan.Set)
 		case v.Kind == yaml.ScalarNode && !IsNull(v):
 			p.set(v, where, "mode", plan.Set)
 		default:
@@ -129,12 +127,9 @@ func (p *parser) plans(at limitNodes, n *yaml.Node) store.Plans {
 	return dipwell.NewPlans(plans...)
 }
 
-func (p *parser) adaptive(at limitNodes, n *yaml.Node) (a dipwell.Adaptive) {
-	where := at.where + ".adaptive."
-	p.Mapping(n, where, nil, func(name string, v *yaml.Node) {
-		p.set(v, where+name, name, a.Set)
-	})
-	return a
+// inner reads a mapping of the settings of a plan or an adaptive limit.
+func (p *parser) inner(n *yaml.Node, where string, set func(name, value string) error) {
+	p.Mapping(n, where+".", nil, func(name string, v *yaml.Node) { p.set(v, where+"."+name, name, set) })
 }
 
 // set sets a setting of a plan or an adaptive limit.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
@@ -34,11 +33,14 @@ func (s *Server) doHold(ctx context.Context, d *dipwell.Decision, q *request) (e
 
 // inList returns the error of a call with takes. If there is only one, the error names takes[0].
 func (q *request) inList(err error) error {
+	if !q.has(hasTakes) || len(q.takes) != 1 {
+		return err
+	}
 	f, ok := errors.AsType[*dipwell.FieldError](err)
 	if !ok && errors.Is(err, dipwell.ErrUnknownLimit) {
 		f, ok = &dipwell.FieldError{Field: "limit", Reason: err.Error(), Err: err}, true
 	}
-	if !ok || !q.has(hasTakes) || len(q.takes) != 1 || !slices.Contains([]string{"limit", "key", "cost", "plan", "floor"}, f.Field) {
+	if !ok || ofTake.member(f.Field) == 0 {
 		return err
 	}
 	in := *f

@@ -127,7 +127,7 @@ func limitSetting(l *dipwell.Limit, seen names, name string, v gjson.Result, set
 	case name == "plans":
 		return parsePlans(l, seen, v)
 	case name == "adaptive" && v.IsObject():
-		return parseAdaptive(l, seen, v)
+		return innerObject(seen, "adaptive", v, l.Adaptive.Set)
 	}
 	return setSetting(name, name, v, set)
 }
@@ -172,6 +172,16 @@ func inner(seen names, field, name string, v gjson.Result, set func(name, value 
 	return err
 }
 
+// innerObject sets the settings of an inner object.
+func innerObject(seen names, field string, v gjson.Result, set func(name, value string) error) error {
+	if err := seen.once(field); err != nil {
+		return err
+	}
+	return eachMember(field, v, func(name string, v gjson.Result) error {
+		return inner(seen, field+"."+name, name, v, set)
+	})
+}
+
 // parsePlans parses plans: an object of them by name, each an object of settings or a mode.
 func parsePlans(l *dipwell.Limit, seen names, v gjson.Result) error {
 	if err := seen.once("plans"); err != nil {
@@ -184,24 +194,10 @@ func parsePlans(l *dipwell.Limit, seen names, v gjson.Result) error {
 		if !v.IsObject() {
 			return inner(seen, field, "mode", v, p.Set)
 		}
-		if err := seen.once(field); err != nil {
-			return err
-		}
-		return eachMember(field, v, func(setting string, v gjson.Result) error {
-			return inner(seen, field+"."+setting, setting, v, p.Set)
-		})
+		return innerObject(seen, field, v, p.Set)
 	})
 	l.Plans = dipwell.NewPlans(plans...)
 	return err
-}
-
-func parseAdaptive(l *dipwell.Limit, seen names, v gjson.Result) error {
-	if err := seen.once("adaptive"); err != nil {
-		return err
-	}
-	return eachMember("adaptive", v, func(name string, v gjson.Result) error {
-		return inner(seen, "adaptive."+name, name, v, l.Adaptive.Set)
-	})
 }
 
 // limitJSON returns a definition: its settings as in a configuration file, and its owner.
