@@ -54,22 +54,23 @@ func (l *lastRefusals) add(limit string, d *dipwell.Decision) {
 	set := &l[refusedSet(limit, d.Key)]
 	set.mu.Lock()
 	defer set.mu.Unlock()
-	use := &set.keys[0] // the key's own place, a free one, or that of the key whose last refusal is the oldest
+	var k *refusedKey
+	use := &set.keys[0] // the key's own place, a free one, or that of the oldest last refusal
 	for i := range set.keys {
 		at := &set.keys[i]
 		if *at == nil || (*at).is(limit, d.Key) {
-			use = at
+			use, k = at, *at
 			break
 		}
 		if (*at).latest().at < (*use).latest().at {
 			use = at
 		}
 	}
-	if *use == nil {
-		*use = &refusedKey{}
-	}
-	k := *use
-	if !k.is(limit, d.Key) {
+	if k == nil {
+		if *use == nil {
+			*use = &refusedKey{}
+		}
+		k = *use
 		k.limit, k.key, k.n = limit, strings.Clone(d.Key), 0
 	} else if last := k.latest(); now >= last.at && now < last.at+refusedApart && d.Source == last.source {
 		last.more++
