@@ -131,7 +131,7 @@ func ReadLimit(values []any) (l store.Limit, err error) {
 			continue
 		}
 		text := fmt.Sprint(value)
-		if text == "0" && (s.setting == "rate" || s.setting == "parts" || inMicros(s)) || s.setting == "per" && text == "" { // LimitValues writes such a value for none
+		if text == "0" && (s.setting == "rate" || s.setting == "parts" || inMicros(s)) || s.setting == "per" && text == "" { // LimitValues writes these for a setting that is absent
 			continue
 		}
 		switch f := s.at.(type) {
