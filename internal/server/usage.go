@@ -131,28 +131,22 @@ func (u *usageLog) wait(l *store.UsageLine) {
 }
 
 func (a *api) usage(w http.ResponseWriter, r *http.Request, q *query) error {
-	name := r.PathValue("name")
-	err := q.completeUsage(time.Now())
-	var lines []store.UsageLine
-	if err == nil {
-		lines, err = a.usageOf(r.Context(), name, q)
+	if err := q.completeUsage(time.Now()); err != nil {
+		return err
 	}
+	name, keyed := r.PathValue("name"), q.key != dipwell.Shared
+	def := a.limiter.Limit(name)
+	switch {
+	case q.others && keyed:
+		return bad("others", "is given together with key; give one of them")
+	case !q.others && !keyed && def != nil && !def.Shared && def.Usage:
+		return bad("key", "is missing; others=true has the keys that were not counted one by one, together")
+	}
+	lines, err := a.limiter.Usage(r.Context(), name, q.key, q.from, q.to)
 	if err != nil {
 		return err
 	}
 	return answerJSON(w, jsonUsage(name, q, lines))
-}
-
-// usageOf returns the usage of a key. If the limit is not shared, the query must name a key, or
-// ask for the others: those that were not counted one by one.
-func (s *Server) usageOf(ctx context.Context, limit string, q *query) ([]store.UsageLine, error) {
-	switch def := s.limiter.Limit(limit); {
-	case q.others && q.key != dipwell.Shared:
-		return nil, bad("others", "is given together with key; give one of them")
-	case q.others || def == nil || def.Shared || q.key != dipwell.Shared || !def.Usage:
-		return s.limiter.Usage(ctx, limit, q.key, q.from, q.to)
-	}
-	return nil, bad("key", "is missing; others=true has the keys that were not counted one by one, together")
 }
 
 // usageSince returns the earliest time for which the store keeps usage.
