@@ -8,9 +8,10 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/bounded"
@@ -130,13 +131,11 @@ func (b *bench) load() error {
 
 // each calls do for all clients concurrently, and returns the first error.
 func each(clients []benchClient, do func(*benchClient) error) error {
-	var wg sync.WaitGroup
-	errs := make([]error, len(clients))
+	var group errgroup.Group
 	for i := range clients {
-		wg.Go(func() { errs[i] = do(&clients[i]) })
+		group.Go(func() error { return do(&clients[i]) })
 	}
-	wg.Wait()
-	return cmp.Or(errs...)
+	return group.Wait()
 }
 
 type benchClient struct {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -23,9 +24,4 @@ func version() string {
 }
 
 // versionOf returns the version that the go command wrote into the program, if it did.
-func versionOf(info *debug.BuildInfo) string {
-	if v := info.Main.Version; v != "" {
-		return v
-	}
-	return "(devel)"
-}
+func versionOf(info *debug.BuildInfo) string { return cmp.Or(info.Main.Version, "(devel)") }
