@@ -14,10 +14,9 @@ import (
 // the lowest rate to which a process goes down to meet it. Limit.Rate is the highest rate.
 //
 // Each process uses a fraction of the rate, which begins at 1. At a fraction f a token costs
-// 1/f as many units, so that the process takes f·Rate, and one call whenever the bucket is
-// full. The store does not know the fractions: Rate and Burst hold whatever processes do,
-// and a process that goes slower leaves more to the others. Tokens cost the same under plans
-// and overrides. SQL functions always charge the price of the full rate.
+// 1/f as many units, also under plans and overrides, so that the process takes f·Rate, and one
+// call whenever the bucket is full. The store does not know the fractions: Rate and Burst hold
+// whatever processes do. SQL functions always charge the price of the full rate.
 //
 // After a window in which more calls were slow or failed than the target allows and chance
 // explains, the fraction is multiplied by 4/5, but at most once in two windows. If the
@@ -35,9 +34,8 @@ type Adaptive struct {
 	// Floor is the lowest rate, in tokens per Limit.Period: 1 to Rate. Floor has no default.
 	Floor int64
 
-	// Latency is how long a call may take; calls that take longer are slow. Latency is a
-	// whole number of microseconds, at most 1 h. Default of Latency: latency is ignored.
-	// Latency or Errors, or both, must be set.
+	// Latency is how long a call may take without being slow: a whole number of microseconds,
+	// at most 1 h. Default: latency is ignored. Latency or Errors, or both, must be set.
 	Latency time.Duration
 	// Quantile is the share of the calls that should be faster than Latency, 0.5 to
 	// 0.999999, in whole millionths. Default: 0.95.
@@ -45,9 +43,8 @@ type Adaptive struct {
 	// Errors is the share of the calls that may fail, 0.000001 to 0.5, in whole millionths.
 	// Default of Errors: errors are ignored.
 	Errors float64
-	// Window is how long calls are counted before the rate may change, 100 ms to 1 h. With a
-	// longer Window the rate changes later and is affected less by chance. Default of Window:
-	// 1 s.
+	// Window is how long calls are counted before the rate may change, 100 ms to 1 h: longer,
+	// the rate changes later and is affected less by chance. Default: 1 s.
 	Window time.Duration
 }
 

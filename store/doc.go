@@ -105,10 +105,10 @@
 //	}
 //
 // A store with its own statements may decide groups of ops on rows without Lows by Op.Step
-// or Group.Decide, and then does itself what else DecideIn does for them. Its Abilities say what it can do besides Apply. The first to
-// implement is Limits, a Definer over a Registry, because DecideIn looks up the limits of
-// a reservation there. SweepRow is the sweep. Package storetest tests a store of either
-// kind, and its duties.go lists the duties that it tests.
+// or Group.Decide, and then does itself what else DecideIn does for them. Of the Abilities,
+// implement Limits first, a Definer over a Registry, because DecideIn looks up the limits of a
+// reservation there. SweepRow is the sweep. Package storetest tests a store of either kind,
+// and its duties.go lists the duties that it tests.
 //
 // # Writing a decorator
 //

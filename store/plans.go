@@ -17,10 +17,9 @@ const (
 	maxPlanName = 64  // bytes
 )
 
-// A Plan is a named variant of a limit: for example, customers who pay for it may call
-// more often, and the staff without a bound (see NewPlans). The zero value of a field
-// means the setting of the base limit, as it is written there. An override gives a key
-// a plan, or the caller names a plan for one call.
+// A Plan is a named variant of a limit, which an override gives to a key, or the caller names
+// for one call. The zero value of a field means the setting of the base limit, as it is written
+// there.
 type Plan struct {
 	// Name is 1 to 64 letters, digits and the characters _ . -
 	Name string
@@ -40,18 +39,15 @@ type Plan struct {
 	// under Unlimited and Blocked stay under the base, so these plans have no numbers.
 	Mode Mode
 
-	// OverrideOnly is set if callers may not name the plan: only an override gives it. So a
-	// plan such as blocked is given only by support.
+	// OverrideOnly is set if only an override gives the plan: callers may not name it.
 	OverrideOnly bool
-	// Children is set if calls of the limit's children choose the plan: a call of a child that
-	// names a plan of the same name is decided under this plan here. A call of the limit
-	// itself that names a plan with Children is an error. In configuration files it is
-	// callable: children.
+	// Children is set if a call of a child that names a plan of the same name is decided under
+	// this plan here. A call of the limit itself that names it is an error. In configuration
+	// files it is callable: children.
 	Children bool
 }
 
-// Plans is a list of plans. Plans is a comparable value, so that a Limit is
-// comparable. The zero Plans has none.
+// Plans is a list of plans, comparable like a Limit. The zero Plans has none.
 type Plans struct {
 	text string // the plans in the form that String returns
 }
@@ -133,9 +129,8 @@ var planSettings = []setting[Plan]{
 // callers are the values of the setting callable.
 var callers = []string{"true", "false", "children"}
 
-// separators replaces the characters that separate names and settings of plans. These
-// characters are not allowed in names, and become another character that is not allowed,
-// so that the name is still refused.
+// separators replaces the characters that separate names and settings of plans by another
+// one that is not allowed in names, so that such a name is still refused.
 var separators = strings.NewReplacer("|", "?", ":", "?")
 
 // write appends the plan in the form of Plans.String: "pro:rate=600;burst=1000".

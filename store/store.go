@@ -222,8 +222,7 @@ type Definer interface {
 	// wraps ErrDenied if the store's server does not let this program define limits.
 	Define(ctx context.Context, l Limit, owner string) (*Definition, error)
 	// Drop removes a limit as Registry.Drop does, with its rows, records, holds and
-	// overrides. The error is one that Registry.Drop returns, or wraps ErrStore or ErrDenied
-	// like that of Define.
+	// overrides. The error may also wrap ErrStore or ErrDenied, like that of Define.
 	Drop(ctx context.Context, name, owner string) error
 }
 
@@ -242,8 +241,8 @@ type KeyState struct {
 	// cannot list them; see Limit.ListKeys.
 	Key string
 	State
-	// Others are the other rows of the key that a limit with shards has. Limiter.Keys sets
-	// Others; a store lists each row separately.
+	// Others are the other rows of a key with shards. Only Limiter.Keys sets it; a store lists
+	// each row separately.
 	Others []State
 }
 
@@ -275,11 +274,10 @@ func (b *Batch) Single() (*Group, *Op) {
 // If the override of the key decides, it replaces Def. The error is ErrStaleDefinition if
 // the row is of a later version than Def.
 //
-// Step has no other effect than on the op, and reads no clock, so that a store may call
-// it, lose a race for the row, and call it again with the new row. For calls of one key
-// without records a store needs nothing else than Step. DecideIn decides calls of a row that
-// has Lows, calls that make a reservation, and calls of a limit with a Block. A store without
-// records that can replace a row only if nobody else has changed it needs no lock:
+// Step has no other effect than on the op, and reads no clock. For calls of one key without
+// records a store needs nothing else. DecideIn decides calls of a row that has Lows, calls that
+// make a reservation, and calls of a limit with a Block. A store without records that can
+// replace a row only if nobody else has changed it needs no lock:
 //
 //	for {
 //		row := load(op.Def.Name, op.Key)
@@ -293,8 +291,8 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 	return row, write, err
 }
 
-// StepRow is Step, but it replaces row by the row to store. StepRow saves copies,
-// which cost more than the rest of a common call.
+// StepRow is Step, but replaces row by the row to store: copies cost more than the rest of a
+// common call.
 func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	var own State // the row under its own definition, before conversion to another plan
 	var from *Definition
@@ -398,9 +396,8 @@ func (op *Op) clipped(o *outcome) bool {
 // bounded reports whether MaxDelay bounds the delay of the op.
 func (op *Op) bounded() bool { return op.Bounded && op.Verb == VerbReserve }
 
-// bound refuses a reservation whose delay is above MaxDelay. The reservation can never be
-// allowed if even a full bucket would be due too late. Retry is the time until the row may
-// go so far into debt: see retryBounded.
+// bound refuses a reservation whose delay is above MaxDelay, with Never if even a full bucket
+// would be due too late. Retry is the time until the row may go so far into debt.
 func bound(o *outcome, r *Rule, op *Op) {
 	if o.Never || o.Allowed && o.Delay <= op.MaxDelay {
 		return
