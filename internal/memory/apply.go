@@ -108,7 +108,7 @@ func (s *Store) Quick() func(def *store.Definition, key string, verb store.Verb,
 			sh.mu.Unlock()
 			return s.quickOp(def, key, verb, cost, checked)
 		}
-		now, fresh := sh.ticker.at(count)
+		now, fresh := sh.ticker.At(count)
 		if !fresh {
 			now = s.readClock(sh, count)
 		}

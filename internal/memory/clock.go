@@ -2,7 +2,7 @@ package memory
 
 import "time"
 
-// A ticker computes the time between two readings of the system's clock from the
+// A Ticker computes the time between two readings of the system's clock from the
 // processor's time stamp counter. Reading the clock in each call makes a Take 24 %
 // slower. Each shard has one ticker, under its lock.
 //
@@ -11,7 +11,7 @@ import "time"
 // next one. So the time is off by at most 2 ms, and by well below 1 µs if the
 // counter is steady, as on current machines. Decisions stay correct in any case,
 // because a time before the row's own counts as the row's.
-type ticker struct {
+type Ticker struct {
 	us    int64  // the time at the last reading of the clock, in µs
 	part  uint64 // fraction of the µs after us, in 2^-42 µs
 	count uint64 // value of the counter at that reading
@@ -28,28 +28,28 @@ const (
 	mostApart  = 1 << 12                 // counts: two readings that are closer count as one instant
 )
 
-// at returns the time at a count of the counter, in µs, or false if the clock must be read.
-func (t *ticker) at(count uint64) (us int64, ok bool) {
+// At returns the time at a count of the counter, in µs, or false if the clock must be read.
+func (t *Ticker) At(count uint64) (us int64, ok bool) {
 	since := count - t.count
 	return t.us + int64((since*t.pace+t.part)>>42), since < t.most
 }
 
-// read returns the time of the system's clock in µs. The caller has just read
+// Read returns the time of the system's clock in µs. The caller has just read
 // count from the counter. It measures the counter's pace since the last reading.
-func (t *ticker) read(start time.Time, epoch int64, count uint64) int64 {
+func (t *Ticker) Read(start time.Time, epoch int64, count uint64) int64 {
 	nanos := int64(time.Since(start))
 	us := epoch + nanos/1000
 	last := *t
 	if since := nanos - last.nanos; last.count != 0 && since < reliance/2 && last.most == 0 {
 		return us // too soon after the last reading to measure the pace
 	}
-	*t = ticker{us: us, part: uint64(nanos%1000) << 42 / 1000, count: count, nanos: nanos}
+	*t = Ticker{us: us, part: uint64(nanos%1000) << 42 / 1000, count: count, nanos: nanos}
 	if counter()-count > mostApart { // the thread was interrupted between the two readings
 		t.count = 0
 		return us
 	}
 	since, counts := nanos-last.nanos, count-last.count
-	if last.count == 0 || since < reliance/2 || since > measured || counts > 1<<40 {
+	if last.count == 0 || since < reliance/2 || since > measured || counts == 0 || counts > 1<<40 {
 		return us
 	}
 	pace := uint64(since) << 24 / counts << 18 / 1000

@@ -9,19 +9,19 @@ import (
 )
 
 // now returns the ticker's time in ns since start, and reads the counter.
-func (t *ticker) now(start time.Time) int64 {
+func (t *Ticker) now(start time.Time) int64 {
 	count := counter()
-	if us, ok := t.at(count); ok {
+	if us, ok := t.At(count); ok {
 		return us * 1000
 	}
-	return t.read(start, 0, count) * 1000
+	return t.Read(start, 0, count) * 1000
 }
 
 // The ticker's time is within its bound of the system clock, read before and
 // after it.
 func TestTickerKeepsTime(t *testing.T) {
 	start := time.Now()
-	var tick ticker
+	var tick Ticker
 	const off = int64(3 * time.Millisecond)
 	for time.Since(start) < 50*time.Millisecond {
 		before := int64(time.Since(start))
@@ -36,14 +36,14 @@ func TestTickerKeepsTime(t *testing.T) {
 // bound.
 func TestTickerDistrusts(t *testing.T) {
 	start := time.Now()
-	for _, lie := range []func(*ticker){
-		func(k *ticker) { k.count += 1 << 50 },
-		func(k *ticker) { k.count -= 1 << 50 },
-		func(k *ticker) { k.count += 1 << 20 },
-		func(k *ticker) { k.pace *= 2 },
-		func(k *ticker) { k.pace = 0 },
+	for _, lie := range []func(*Ticker){
+		func(k *Ticker) { k.count += 1 << 50 },
+		func(k *Ticker) { k.count -= 1 << 50 },
+		func(k *Ticker) { k.count += 1 << 20 },
+		func(k *Ticker) { k.pace *= 2 },
+		func(k *Ticker) { k.pace = 0 },
 	} {
-		var tick ticker
+		var tick Ticker
 		for tick.most == 0 && counter() != 0 {
 			tick.now(start)
 		}

@@ -38,7 +38,7 @@ type shardFields struct {
 	ext     []*[extentSlots]slot
 
 	view   atomic.Pointer[view] // a copy of the layout, in a cache line that is rarely written
-	ticker ticker
+	ticker Ticker
 	store  *Store
 
 	rows   int

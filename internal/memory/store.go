@@ -195,7 +195,7 @@ func (s *Store) wall() int64 { return s.epoch + time.Since(s.start).Microseconds
 
 // The caller of nowIn has the shard's lock, and has just read count from the counter.
 func (s *Store) nowIn(sh *shard, count uint64) int64 {
-	if now, ok := sh.ticker.at(count); ok {
+	if now, ok := sh.ticker.At(count); ok {
 		return now
 	}
 	return s.readClock(sh, count)
@@ -206,7 +206,7 @@ func (s *Store) readClock(sh *shard, count uint64) int64 {
 	if s.clock != nil {
 		return s.clock()
 	}
-	return sh.ticker.read(s.start, s.epoch, count)
+	return sh.ticker.Read(s.start, s.epoch, count)
 }
 
 func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
