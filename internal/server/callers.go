@@ -183,13 +183,11 @@ func withCaller(ctx context.Context, c *Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// A handler answers a request, unless it returns an error, which api.fail then answers.
-type handler func(http.ResponseWriter, *http.Request) error
-
-// gate wraps a handler of a call that needs a role, and the right to name the path's limit.
-func (a *api) gate(needs Role, next handler) http.HandlerFunc {
+// gate returns the handler of a call that needs a role, and the right to name the path's limit.
+// It reads the body, if the call has members, or the query.
+func (a *api) gate(call *route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c, d := a.admit(needs, r.Header["Authorization"])
+		c, d := a.admit(call.needs, r.Header["Authorization"])
 		if d != nil {
 			a.deny(w, d, a.address(r))
 			return
@@ -201,8 +199,22 @@ func (a *api) gate(needs Role, next handler) http.HandlerFunc {
 		if name := r.PathValue("name"); name != "" {
 			err = c.mayName("name", name)
 		}
-		if err == nil {
-			err = next(w, r)
+		switch {
+		case err != nil:
+		case call.do == nil:
+			var q *query
+			if q, err = parseQuery(r.URL.RawQuery, call.params); err == nil {
+				err = call.handle(a, w, r, q)
+			}
+		default:
+			x := exchanges.Get().(*exchange)
+			defer x.free()
+			if x.verb = call.verb; call.members != 0 {
+				err = a.read(r, x, call.members)
+			}
+			if err == nil {
+				err = call.do(a, w, r, x)
+			}
 		}
 		if err != nil {
 			a.fail(w, err)

@@ -42,15 +42,15 @@ func parseQuery(text string, known []string) (*query, error) {
 		if err := q.given.once(name); err != nil {
 			return err
 		}
+		if i := slices.IndexFunc(known, func(param string) bool { return paramName(param) == name }); i >= 0 {
+			return q.set(known[i], name, value)
+		}
+		if len(known) == 0 {
+			return bad(name, "unknown parameter; this path takes none")
+		}
 		var all []string
 		for _, param := range known {
-			if paramName(param) == name {
-				return q.set(param, name, value)
-			}
 			all = append(all, paramName(param))
-		}
-		if all == nil {
-			return bad(name, "unknown parameter; this path takes none")
 		}
 		return bad(name, "unknown parameter; known are "+strings.Join(all, ", "))
 	})

@@ -19,6 +19,7 @@ type route struct {
 	always       bool                                                            // answered during an overload too, because it shows the overload
 	moved        func(Site) bool                                                 // reports whether only the admin listener answers it
 	params       []string                                                        // names in components/parameters of the query's parameters
+	verb         store.Verb                                                      // for do
 	members      members                                                         // members of the body, or of the query
 	body         string                                                          // schema of a body that is not described by members
 	answers      map[int]string                                                  // schema of each successful status; "": no body
@@ -35,7 +36,7 @@ func ofVerb(v store.Verb, rpc, summary string) route {
 	r := route{method: http.MethodPost, path: "/v1/" + v.String(), tag: "decisions", summary: summary, hot: true, needs: Use, rpc: rpc,
 		members: membersOf(v), answers: ok("Decision"), errors: []int{http.StatusNotFound}}
 	r.refuses = v <= store.VerbReserve
-	r.do = func(a *api, w http.ResponseWriter, q *http.Request, x *exchange) error { return a.verb(w, q, x, v) }
+	r.verb, r.do = v, (*api).verbCall
 	if v >= store.VerbRefund {
 		r.needs = Support
 	}
@@ -120,17 +121,7 @@ func routes() []route {
 }
 
 func (a *api) add(r route) {
-	next := a.exchange(r.members, r.do)
-	if r.do == nil {
-		next = func(w http.ResponseWriter, req *http.Request) error {
-			q, err := parseQuery(req.URL.RawQuery, r.params)
-			if err != nil {
-				return err
-			}
-			return r.handle(a, w, req, q)
-		}
-	}
-	h := a.gate(r.needs, next)
+	h := a.gate(&r)
 	if r.moved != nil && r.moved(a.site) {
 		h = elsewhere
 	}
