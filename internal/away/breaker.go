@@ -168,7 +168,8 @@ func (s *Breaker) Apply(ctx context.Context, b *store.Batch) error {
 			s.reset()
 		}
 	case unanswered:
-		s.lost.Store(&why)
+		lost := why // which only now is on the heap
+		s.lost.Store(&lost)
 		if s.failures.Add(1) >= int64(s.Failures) {
 			s.startProbe(b)
 		}
