@@ -2,6 +2,7 @@ package lease
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/memory"
@@ -24,4 +25,20 @@ func TestClock(t *testing.T) {
 		}
 	}
 	t.Logf("%d readings of the counter", counted)
+}
+
+// In a bubble of testing/synctest the clock has the bubble's time.
+func TestClockInSynctest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := systemClock()
+		for i := range 20_000 {
+			if i%100 == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			mono, wall := c.now()
+			if exact, exactWall := c.exact(); mono != exact || wall != exactWall {
+				t.Fatalf("%d and %d, want %d and %d", mono, wall, exact, exactWall)
+			}
+		}
+	})
 }

@@ -60,6 +60,18 @@ func TestTickerDistrusts(t *testing.T) {
 	}
 }
 
+// A counter that stands still is not relied on.
+func TestTickerStands(t *testing.T) {
+	start := time.Now().Add(-time.Second)
+	for range 1000 {
+		count := counter()
+		tick := Ticker{count: count, most: 1, nanos: int64(time.Since(start)) - reliance}
+		if tick.Read(start, 0, count); tick.most != 0 {
+			t.Fatalf("%+v", tick)
+		}
+	}
+}
+
 // In a bubble of testing/synctest, the store uses the bubble's time.
 func TestStoreInSynctest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
