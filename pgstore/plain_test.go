@@ -145,3 +145,25 @@ func TestSQLTakeAllUndone(t *testing.T) {
 		}
 	}
 }
+
+// TestSQLTakeAllOfChangedLimit makes the second limit of a group, or a parent, one with windows by a
+// calendar while the group waits for its first row.
+func TestSQLTakeAllOfChangedLimit(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('a', 1, interval '100 days', burst => 5); select dipwell.define('b', 5, interval '1 day', algorithm => 'fixed_window')")
+	const call = "select bool_and(allowed) from dipwell.take_all('{a,b}', '{k,k2}')"
+	must(t, pool, call)
+	var allowed bool
+	_, err := whileTxOpen(t, pool, `update dipwell.buckets set used = used where key = 'k';
+		select dipwell.define('b', 5, interval '1 day', algorithm => 'fixed_window', start => '00:00 UTC'); select dipwell.take('b', 'k2')`, func() (d dipwell.Decision, err error) {
+		return d, pool.QueryRow(t.Context(), call).Scan(&allowed)
+	})
+	var left string
+	if err == nil {
+		err = pool.QueryRow(t.Context(), "select string_agg(remaining::text, ' ' order by limit_name) from dipwell.status").Scan(&left)
+	}
+	if err != nil || !allowed || left != "3 2" {
+		t.Errorf("allowed %v, left %q, error %v; want 3 and 2", allowed, left, err)
+	}
+}

@@ -122,7 +122,8 @@ begin
             set used = dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, grids[i], l.ticks) + costs[i] * l.unit, ts = greatest(n, b.ts),
                 low = b.low - greatest(b.low - dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, grids[i], l.ticks), 0)
             from dipwell.limits l
-            where l.id = ids[i] and b.limit_id = ids[i] and b.key = keys[i] and b.version = l.version and (b.due <= n) is not true
+            where l.id = ids[i] and (l.plain or l.spread) -- as it may not be after a wait for the row before
+                and b.limit_id = ids[i] and b.key = keys[i] and b.version = l.version and (b.due <= n) is not true
                 and dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, grids[i], l.ticks) <= l.cap - costs[i] * l.unit
             returning true, (l.cap - b.used) / l.unit, null::interval, dipwell_internal.plain_wait(b.used, b.ts, n, l.every, l.add, grids[i]),
                 costs[i], interval '0', false, null::uuid into d;
