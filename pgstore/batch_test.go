@@ -370,6 +370,18 @@ func TestFunctionsInBatches(t *testing.T) {
 			t.Errorf("%d transactions: %v", transactions, err)
 		}
 	}
+	var peeks store.Batch
+	for i := range 2 * n { // calls that cost nothing, or more than the burst, make no row
+		limit := []string{"block", "first"}[i%2]
+		peeks.Groups = append(peeks.Groups, store.Group{Ops: []store.Op{{Def: s.Registry().Lookup(limit), Key: fmt.Sprint("new", i), Cost: int64(i / 2 % 2 * 9)}}})
+	}
+	var rows int
+	if err := s.Apply(ctx, &peeks); err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.QueryRow(ctx, "select count(*) from dipwell.buckets where key like 'new%'").Scan(&rows); err != nil || rows != 0 {
+		t.Errorf("%d rows of keys that nothing was taken from: %v", rows, err)
+	}
 	var blocks int
 	if err := pool.QueryRow(ctx, "select count(*) from dipwell.blocks").Scan(&blocks); err != nil || blocks != n {
 		t.Errorf("%d blocks: %v", blocks, err)

@@ -179,8 +179,9 @@ func (s *Store) ask(ctx context.Context, g *store.Group) (q statement, ok bool) 
 		return q, true
 	}
 	// A check in a pipeline would see changes by other groups of its transaction before
-	// calls of other transactions do. Rows of limits with shards are locked in another order.
-	if op := &g.Ops[0]; op.Verb == store.VerbCheck || op.Def.Algorithm == store.Concurrency || takesShard(g) {
+	// calls of other transactions do, and calls that cannot change their row need none. Rows of
+	// limits with shards are locked in another order.
+	if op := &g.Ops[0]; op.Verb == store.VerbCheck || len(g.Ops) == 1 && (op.Cost == 0 || readOnly(op) && !op.Def.Rule.Leaky || op.Def.Mode > store.Shadow) || op.Def.Algorithm == store.Concurrency || takesShard(g) {
 		return q, false
 	}
 	return statement{decideSQL, s.decideArgs(g, known[:len(g.Ops)])}, true
