@@ -56,7 +56,7 @@ func Statements(t testing.TB) map[string][]string {
 	for _, e := range []string{yugabyteDB, cockroachDB, citus} {
 		d := dialects[e]
 		list := append(d.tables(0), markSQL(), "select "+readNow, clockSQL, portableLimitsSQL, setLimitSQL, keysSQL,
-			rowSQL, lockSQL, insertRowSQL, updateRowSQL, deleteRowSQL, deleteUnchangedSQL, setRecordSQL, allRecordsSQL, oneRecordSQL, deleteRecordSQL, countSQL, liveSQL, deleteFreeSQL, pendingSQL, insertPendingSQL, deletePendingSQL, dueRowsSQL, deleteDueSQL, deleteDueFreeSQL, endedSQL, forgetSQL, forgetDueSQL,
+			rowSQL, lockSQL, insertRowSQL, updateRowSQL, deleteRowSQL, deleteUnchangedSQL, setRecordSQL, allRecordsSQL, oneRecordSQL, deleteRecordSQL, countSQL, liveSQL, deleteFreeSQL, pendingSQL, setPendingSQL, deletePendingSQL, dueRowsSQL, deleteDueSQL, deleteDueFreeSQL, endedSQL, forgetSQL, forgetDueSQL,
 			overrideSQL, setOverrideRowSQL, deleteOverrideSQL, portableOverridesSQL, holdSQL, lockHoldSQL, insertHoldSQL, updateHoldSQL, deleteHoldSQL, pageSQL, olderSQL)
 		list = append(list, portableDown...)
 		for _, l := range []store.Limit{

@@ -1,7 +1,6 @@
 package pgstore
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -170,49 +169,61 @@ const keepVersion = 10 * time.Minute
 
 // retireOlder deletes versions that no row of a complete pass refers to.
 func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]uint32) error {
+	first := map[int32]uint32{} // by limit id: the first version that stays, of limits that have older ones
 	for _, e := range *s.limits.entries.Load() {
 		if len(e.def.Past) == 0 {
 			continue
 		}
-		first, ok := oldest[e.id]
+		stays, ok := oldest[e.id]
 		if !ok {
-			first = e.def.Number
+			stays = e.def.Number
 		}
 		for _, v := range append(slices.Clone(e.def.Past), catalog.Present(e.def)) {
 			if v.Since >= now-keepVersion.Microseconds() { // the version before v may still be in use
-				first = min(first, v.Number-1)
+				stays = min(stays, v.Number-1)
 			}
 		}
 		if err := s.renew(ctx, e, now); err != nil {
 			return err
 		}
-		if err := s.retireBefore(ctx, e, first); err != nil {
-			return err
+		if stays > e.def.Past[0].Number {
+			first[e.id] = stays
 		}
 	}
-	return nil
-}
-
-// retireBefore deletes the versions of a limit before one that no row or override refers to.
-func (s portable) retireBefore(ctx context.Context, e *entry, first uint32) error {
-	if e.def.Past[0].Number >= first {
+	if len(first) == 0 {
 		return nil
 	}
-	return s.change(ctx, e.def.Name, func(in portable, reg *store.Registry, ids map[string]int32, _, _ int64) error {
-		var oldest uint32
-		err := in.db.QueryRow(ctx, "select coalesce(min(version), $2::int) from dipwell.overrides where limit_id = $1", e.id, int32(first)).Scan(&oldest)
-		was := reg.Lookup(e.def.Name)
-		if err != nil || was == nil || ids[e.def.Name] != e.id {
-			return cmp.Or(err, errNoWrite)
-		}
-		reg.Retire(e.def.Name, min(first, oldest, was.Number))
-		d := reg.Lookup(e.def.Name)
-		if len(d.Past) == len(was.Past) {
-			return errNoWrite
-		}
-		_, err = in.db.Exec(ctx, setLimitSQL, e.id, d.Name, catalog.Stored(d).String())
-		return err
+	err := s.change(ctx, "", func(in portable, reg *store.Registry, ids map[string]int32, _, _ int64) error {
+		return in.retireBefore(ctx, reg, ids, first)
 	})
+	if err == nil {
+		err = s.loadForCall(ctx) // otherwise the next pass would find these versions again
+	}
+	return storeError(err, false)
+}
+
+// retireBefore deletes versions before the first of each limit that no override refers to.
+func (s portable) retireBefore(ctx context.Context, reg *store.Registry, ids map[string]int32, first map[int32]uint32) error {
+	err := error(errNoWrite)
+	for _, was := range reg.All() {
+		id := ids[was.Name]
+		stays, ok := first[id]
+		if !ok {
+			continue
+		}
+		var oldest uint32
+		if err := s.db.QueryRow(ctx, "select coalesce(min(version), $2::int) from dipwell.overrides where limit_id = $1", id, int32(stays)).Scan(&oldest); err != nil { //nolint:gosec // versions are small numbers
+			return err
+		}
+		reg.Retire(was.Name, min(stays, oldest, was.Number))
+		if d := reg.Lookup(was.Name); len(d.Past) < len(was.Past) {
+			if _, err := s.db.Exec(ctx, setLimitSQL, id, d.Name, catalog.Stored(d).String()); err != nil {
+				return err
+			}
+			err = nil
+		}
+	}
+	return err
 }
 
 const (

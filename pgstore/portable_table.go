@@ -37,7 +37,7 @@ on conflict (limit_id, key, mark, number, hold) do update set due = excluded.due
 	deleteFreeSQL = deleteRecordSQL + " and hold = $5"
 
 	pendingSQL       = "select due, parts from dipwell.reservations where id = $1"
-	insertPendingSQL = "insert into dipwell.reservations (id, due, parts) values ($1, $2, $3)"
+	setPendingSQL    = "insert into dipwell.reservations (id, due, parts) values ($1, $2, $3) on conflict (id) do update set due = excluded.due, parts = excluded.parts"
 	deletePendingSQL = "delete from dipwell.reservations where id = $1"
 
 	holdSQL       = "select hold from dipwell.holds where id = $1"
@@ -278,7 +278,7 @@ func (t *portableTable) SetPending(id store.Reservation, h store.Pending) error 
 	if t.changed = true; len(h.Parts) == 0 {
 		t.out.Queue(deletePendingSQL, uuidOf(id))
 	} else {
-		t.out.Queue(insertPendingSQL, uuidOf(id), h.Due, asJSON(h.Parts))
+		t.out.Queue(setPendingSQL, uuidOf(id), h.Due, asJSON(h.Parts))
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ create table if not exists dipwell.overrides (
     key      text {collate} not null,
     version  int not null,                 -- of the limit
     until    bigint,                       -- µs since the Unix epoch; null: no end
-    under    boolean,                      -- true: there is one under it that ends later; null: there is none
+    under    boolean,                      -- true: a standing one is under it; null: there is none
     override text not null,                -- JSON
     primary key ({hash})
 );

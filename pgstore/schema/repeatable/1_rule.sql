@@ -185,8 +185,8 @@ begin
     return greatest(used - least(dipwell_internal.tick(r, t) - dipwell_internal.tick(r, ts), (r.max_used + r.add - 1) / r.add) * r.add, 0);
 end $$;
 
--- A lower bound of the length of a window, which is exact for days of UTC. No zone moves its
--- clocks by more than two hours.
+-- A lower bound of the length of a window, which is exact for days of UTC. Zones move their
+-- clocks by at most two hours, except on a few days such as the one that Apia left out in 2011.
 create function dipwell_internal.shortest(r dipwell.versions) returns bigint language sql immutable as
 $$ select case when r.every > 0 then r.every
     when r.months = 0 then r.days * 86400000000 - case r.zone when 'UTC' then 0 else 7200000000 end
