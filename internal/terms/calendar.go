@@ -117,7 +117,7 @@ func (c *Calendar) Shortest() int64 {
 	switch {
 	case c.Months == 0 && c.Location == time.UTC:
 		return c.Days * day
-	case c.Months == 0: // no zone moves its clocks by more than two hours
+	case c.Months == 0: // zones move their clocks by at most two hours, but for a few days such as the one that Apia left out
 		return c.Days*day - 2*3600*1e6
 	case c.Months%12 == 0:
 		return c.Months / 12 * 365 * day
