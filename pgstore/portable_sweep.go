@@ -204,7 +204,7 @@ func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]u
 
 // retireBefore deletes versions before the first of each limit that no override refers to.
 func (s portable) retireBefore(ctx context.Context, reg *store.Registry, ids map[string]int32, first map[int32]uint32) error {
-	err := error(errNoWrite)
+	err := errNoWrite
 	for _, was := range reg.All() {
 		id := ids[was.Name]
 		stays, ok := first[id]

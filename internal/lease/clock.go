@@ -28,7 +28,7 @@ const mostOff = int64(2 * time.Millisecond)
 // systemClock is the clock of this machine.
 func systemClock() *clock {
 	c := &clock{off: mostOff, began: time.Now()}
-	if c.began == c.began.Round(0) { // without a monotonic reading, as in a bubble of testing/synctest: the counter does not follow its time
+	if !memory.Monotonic(c.began) {
 		c.off = 0
 	}
 	c.exact = func() (int64, int64) {

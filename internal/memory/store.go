@@ -96,7 +96,7 @@ func New(c Config) (*Store, error) {
 	s := &Store{clock: c.Clock, start: time.Now(), max: int64(c.MaxKeys), maxText: c.MaxKeyBytes, shards: make([]shard, c.Shards)}
 	s.epoch = max(s.start.UnixMicro(), c.NotBefore)
 	s.secret = [4]uint64{rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64()}
-	if s.clock == nil && !monotonic(s.start) {
+	if s.clock == nil && !Monotonic(s.start) {
 		s.clock = s.wall
 	}
 	s.trail.log, s.trail.now = &catalog.Changes, s.now
@@ -186,9 +186,9 @@ func (s *Store) now() int64 {
 	return s.wall()
 }
 
-// monotonic reports whether t has a monotonic reading. In a bubble of testing/synctest it has none,
+// Monotonic reports whether t has a monotonic reading. In a bubble of testing/synctest it has none,
 // and the time may stand still or jump while the counter runs, so the counter is not used.
-func monotonic(t time.Time) bool { return t != t.Round(0) }
+func Monotonic(t time.Time) bool { return t != t.Round(0) }
 
 // wall returns the time of the default clock, from the system's clock.
 func (s *Store) wall() int64 { return s.epoch + time.Since(s.start).Microseconds() }
