@@ -188,7 +188,8 @@ func (s *Store) ask(ctx context.Context, g *store.Group) (q statement, ok bool) 
 }
 
 // lockRowsSQL locks the rows of groups, in the order in which all statements lock them, and
-// inserts full ones where there are none. For holds it looks up the rows by the holds' ids.
+// inserts full ones where there are none. For holds it looks up the rows by the holds' ids. With
+// "exists" the planner may read the whole table.
 const lockRowsSQL = `insert into dipwell.buckets as b (used, ts, limit_id, version, key)
 select 0, 0, q.limit_id, l.version, q.key
 from (select * from unnest((select $1::int[]), (select $2::text[])) x (limit_id, key)
@@ -196,7 +197,7 @@ from (select * from unnest((select $1::int[]), (select $2::text[])) x (limit_id,
         cross join lateral (select x.limit_id, x.key from dipwell.hold_parts x where x.id = h.id and coalesce(x.live, false) order by x.part limit 16) p) q
 cross join lateral (select y.version from dipwell.limits y where y.id = q.limit_id limit 1) l
 where (select true from dipwell.key_overrides o where o.limit_id = q.limit_id and o.key = q.key) is null
-    or exists (select from dipwell.buckets y where y.limit_id = q.limit_id and y.key = q.key)
+    or (select true from dipwell.buckets y where y.limit_id = q.limit_id and y.key = q.key)
 order by q.limit_id, q.key collate "C" on conflict (limit_id, key) do update set used = b.used where false`
 
 // A message is a prepared statement with its encoded parameters.
