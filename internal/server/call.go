@@ -48,24 +48,17 @@ func (x *exchange) free() {
 	exchanges.Put(x)
 }
 
-// verbCall answers POST /v1/{verb}.
-func (a *api) verbCall(w http.ResponseWriter, r *http.Request, x *exchange) (err error) {
-	start, verb := time.Now(), x.verb
-	if x.req.has(hasTakes) { // as timed does, without its place on the stack
-		err = a.limiter.DoAll(r.Context(), &x.d, verb, x.req.takes)
-	} else {
-		err = a.limiter.Do(r.Context(), &x.d, verb, x.req.take)
-	}
-	a.metrics.observe(r.Context(), verb, &x.d, err, time.Since(start))
-	if err == nil && x.req.has(hasNote) {
+// decided answers POST /v1/{verb}, which timed has decided.
+func (a *api) decided(w http.ResponseWriter, r *http.Request, x *exchange) error {
+	if x.req.has(hasNote) {
 		t := &x.req.take // use t, not x.d, which may describe a parent
-		e := store.AuditEntry{Action: verb.String(), Limit: t.Limit, Key: t.Key, Note: x.req.note}
-		if verb == store.VerbRefund {
+		e := store.AuditEntry{Action: x.verb.String(), Limit: t.Limit, Key: t.Key, Note: x.req.note}
+		if x.verb == store.VerbRefund {
 			e.What = strconv.FormatInt(x.d.Cost, 10) + " tokens"
 		}
 		a.record(r, e)
 	}
-	return a.answer(w, x, err)
+	return a.answer(w, x, nil)
 }
 
 // timed decides a call, and counts the decision.

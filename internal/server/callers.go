@@ -209,8 +209,11 @@ func (a *api) gate(call *route) http.HandlerFunc {
 		default:
 			x := exchanges.Get().(*exchange)
 			defer x.free()
-			if x.verb = call.verb; call.members != 0 {
+			if call.members != 0 {
 				err = a.read(r, x, call.members)
+			}
+			if x.verb = call.verb; err == nil && call.hot {
+				err = a.timed(r.Context(), call.verb, &x.d, &x.req)
 			}
 			if err == nil {
 				err = call.do(a, w, r, x)

@@ -19,7 +19,7 @@ type route struct {
 	always       bool                                                            // answered during an overload too, because it shows the overload
 	moved        func(Site) bool                                                 // reports whether only the admin listener answers it
 	params       []string                                                        // names in components/parameters of the query's parameters
-	verb         store.Verb                                                      // for do
+	verb         store.Verb                                                      // of a hot call, which is decided before do answers
 	members      members                                                         // members of the body, or of the query
 	body         string                                                          // schema of a body that is not described by members
 	answers      map[int]string                                                  // schema of each successful status; "": no body
@@ -36,7 +36,7 @@ func ofVerb(v store.Verb, rpc, summary string) route {
 	r := route{method: http.MethodPost, path: "/v1/" + v.String(), tag: "decisions", summary: summary, hot: true, needs: Use, rpc: rpc,
 		members: membersOf(v), answers: ok("Decision"), errors: []int{http.StatusNotFound}}
 	r.refuses = v <= store.VerbReserve
-	r.verb, r.do = v, (*api).verbCall
+	r.verb, r.do = v, (*api).decided
 	if v >= store.VerbRefund {
 		r.needs = Support
 	}
