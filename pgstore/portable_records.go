@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dipwell/dipwell/internal/catalog"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -16,7 +17,7 @@ func lowsColumns(l *store.Lows) (text *string, low, due *int64) {
 	if l == nil {
 		return nil, nil, nil
 	}
-	all := asJSON(l)
+	all := texts.Marshal(l)
 	return &all, &l.Entries[len(l.Entries)-1].Used, &l.Due
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/terms"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -233,17 +234,8 @@ func (t *portableTable) SetRecord(limit, key string, at store.RecordID, rec stor
 	if rec.Hold != "" && rec.Ends == store.MaxInt && !rec.Rest {
 		due = rec.Expires
 	}
-	t.out.Queue(setRecordSQL, id, key, at.Number, at.Mark, rec.Hold, due, asJSON(rec))
+	t.out.Queue(setRecordSQL, id, key, at.Number, at.Mark, rec.Hold, due, texts.Marshal(rec))
 	return nil
-}
-
-// asJSON returns the JSON of a value that has only numbers and texts.
-func asJSON(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // cannot happen
-	}
-	return string(b)
 }
 
 func (t *portableTable) SetOverride(limit, key string, o *store.Override) error {
@@ -278,7 +270,7 @@ func (t *portableTable) SetPending(id store.Reservation, h store.Pending) error 
 	if t.changed = true; len(h.Parts) == 0 {
 		t.out.Queue(deletePendingSQL, uuidOf(id))
 	} else {
-		t.out.Queue(setPendingSQL, uuidOf(id), h.Due, asJSON(h.Parts))
+		t.out.Queue(setPendingSQL, uuidOf(id), h.Due, texts.Marshal(h.Parts))
 	}
 	return nil
 }
@@ -316,7 +308,7 @@ func (t *portableTable) SetHold(id string, h store.Hold) error {
 		sql = updateHoldSQL
 	}
 	t.holds[id] = true
-	t.out.Queue(sql, id, h.Forget, asJSON(h))
+	t.out.Queue(sql, id, h.Forget, texts.Marshal(h))
 	t.setFree(id, &h)
 	return nil
 }

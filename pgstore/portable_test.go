@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -178,5 +179,52 @@ func TestPortableKeepsVersionsOfOverrides(t *testing.T) {
 	define(8)
 	if n := first(); n != 3 {
 		t.Errorf("the oldest version is %d after the row was written under version 3", n)
+	}
+}
+
+// TestPortableReservedAgain makes a reservation with the id of one that a Reset ended.
+func TestPortableReservedAgain(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, portablePool(t), pgstore.Config{Poll: -1})
+	def, err := s.Define(t.Context(), store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 2, MaxDebt: 5}, store.OwnerCode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, verb := range []store.Verb{store.VerbReserve, store.VerbReset, store.VerbReserve} {
+		var b store.Batch
+		g, op := b.Single()
+		op.Def, op.Key, op.Verb = def, "k", verb
+		if verb == store.VerbReserve {
+			g.ID, op.Cost = store.Reservation{1}, 3
+		}
+		if err := s.Apply(t.Context(), &b); err != nil || g.Err != nil || !g.Allowed || g.Reserved != (verb == store.VerbReserve) {
+			t.Errorf("call %d: %+v, %v", i, g, err)
+		}
+	}
+}
+
+// TestPortableRetiresTogether checks that a sweep deletes the old versions of all limits in one
+// change, and the next sweep finds none.
+func TestPortableRetiresTogether(t *testing.T) {
+	t.Parallel()
+	pool := portablePool(t)
+	now := int64(1e15)
+	s := newStore(t, pool, pgstore.Config{Clock: func() int64 { return now }, Poll: -1})
+	for rate := range int64(3) {
+		for i := range 10 {
+			if _, err := s.Define(t.Context(), store.Limit{Name: fmt.Sprint("limit", i), Rate: rate + 1, Period: time.Hour}, store.OwnerCode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		now += time.Hour.Microseconds()
+	}
+	before := number(t, pool, pgstore.RevisionSQL)
+	for range 2 {
+		if _, err := s.Abilities().Sweep(t.Context(), 1000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after, versions := number(t, pool, pgstore.RevisionSQL), number(t, pool, versionsSQL(t, pool)); after != before+1 || versions != 10 {
+		t.Errorf("%d changes, %d versions; want 1 and 10", after-before, versions)
 	}
 }
