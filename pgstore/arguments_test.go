@@ -36,8 +36,7 @@ func TestArguments(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
 	ctx := context.Background()
-	must(t, pool, `select dipwell.define('login', 5, interval '1 minute', plans => 'free:mode=unlimited');
-		select dipwell.define('adaptive', 50, interval '1 second', adaptive => '{"floor": 5, "latency": "200ms"}');
+	must(t, pool, `select dipwell.define('login', 5, interval '1 minute', plans => '{"free": "unlimited"}');
 		select dipwell.define('used', 5, interval '1 minute', usage => true);
 		select dipwell.hold('login', 'held', 1, interval '1 hour', 'h');
 		select dipwell.take('login', 'r', 5);

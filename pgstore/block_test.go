@@ -16,7 +16,7 @@ import (
 func TestBlocksInSQL(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
-	must(t, pool, "select dipwell.define('login', 5, interval '15 minutes', block => interval '20 minutes', plans => 'pro:burst=9;callable=false')")
+	must(t, pool, "select dipwell.define('login', 5, interval '15 minutes', block => interval '20 minutes', plans => '{\"pro\": {\"burst\": 9, \"callable\": false}}')")
 	is := func(what, sql string) {
 		t.Helper()
 		var ok bool
@@ -59,19 +59,17 @@ func TestBlocksInSQL(t *testing.T) {
 	is("the former one in the audit", "what like '%in place of block until %over plan pro%' from dipwell.audit order by id desc limit 1")
 
 	for sql, field := range map[string]string{
-		"define('x', 5, interval '1 minute', block => interval '0')":                                                       "block: 00:00:00 is not between 1ms and 366d",
-		"define('x', 5, interval '1 minute', block => interval '1 month')":                                                 "block: 1 mon is not between 1ms and 366d",
-		"define('x', 5, interval '1 minute', block => interval '367 days')":                                                "block: 367d is not between 1ms and 366d",
-		"define('x', 5, interval '1 minute', block => interval '1 hour', shared => true)":                                  "block: is not for a shared limit",
-		"define('x', burst => 5, algorithm => 'concurrency', block => interval '1 hour')":                                  "block: is not for a concurrency limit",
-		"define('x', 50, interval '1 second', lease => interval '10 ms', block => interval '1 hour')":                      "block: is not for a limit with a lease",
-		"define('x', 50, interval '1 second', shards => 2, block => interval '1 hour')":                                    "block: is not for a limit with shards",
-		"define('x', 50, interval '1 second', adaptive => '{\"floor\": 5, \"errors\": 0.02}', block => interval '1 hour')": "block: is not for an adaptive limit",
-		"define('below', 5, interval '1 minute', parent => 'login')":                                                       "block: limit login has one, so it cannot be a parent",
-		"define_plan('login', 'more', burst => 7)":                                                                         "block: is not for a limit with plans that callers may name; plan more",
-		"define_plan('login', 'more', burst => 7, callable => 'children')":                                                 "block: is not for a limit with plans that callers may name; plan more",
-		"end_override('login', 'k', 'blocks')":                                                                             "kind: \"blocks\" is not one of standing, temporary, automatic",
-		"override('login', 'k', until => now() + interval '1 hour', note => 'automatic')":                                  "plan: is missing",
+		"define('x', 5, interval '1 minute', block => interval '0')":                      "block: 00:00:00 is not between 1ms and 366d",
+		"define('x', 5, interval '1 minute', block => interval '1 month')":                "block: 1 mon is not between 1ms and 366d",
+		"define('x', 5, interval '1 minute', block => interval '367 days')":               "block: 367d is not between 1ms and 366d",
+		"define('x', 5, interval '1 minute', block => interval '1 hour', shared => true)": "block: is not for a shared limit",
+		"define('x', burst => 5, algorithm => 'concurrency', block => interval '1 hour')": "block: is not for a concurrency limit",
+		"define('x', 50, interval '1 second', shards => 2, block => interval '1 hour')":   "block: is not for a limit with shards",
+		"define('below', 5, interval '1 minute', parent => 'login')":                      "block: limit login has one, so it cannot be a parent",
+		"define_plan('login', 'more', burst => 7)":                                        "block: is not for a limit with plans that callers may name; plan more",
+		"define_plan('login', 'more', burst => 7, callable => 'children')":                "block: is not for a limit with plans that callers may name; plan more",
+		"end_override('login', 'k', 'blocks')":                                            "kind: \"blocks\" is not one of standing, temporary, automatic",
+		"override('login', 'k', until => now() + interval '1 hour', note => 'automatic')": "plan: is missing",
 	} {
 		if _, err := pool.Exec(t.Context(), "select dipwell."+sql); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v; want %s", sql, err, field)
@@ -124,7 +122,7 @@ func TestBlockRoles(t *testing.T) {
 func TestBlockRights(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
-	must(t, pool, `select dipwell.define('login', 5, interval '15 minutes', block => interval '15 minutes', plans => 'banned:mode=blocked;callable=false');
+	must(t, pool, `select dipwell.define('login', 5, interval '15 minutes', block => interval '15 minutes', plans => '{"banned": {"mode": "blocked", "callable": false}}');
 		select dipwell.define('api', 5, interval '15 minutes');
 		select dipwell.override('login', 'evil', plan => 'banned', until => now() + interval '1 day')`)
 	inTx(t, pool, func(tx pgx.Tx) {

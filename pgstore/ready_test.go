@@ -12,7 +12,7 @@ import (
 func TestReady(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
-	must(t, pool, `select dipwell.define('jobs', 1, interval '1 hour', burst => 2, plans => 'pro:burst=5|staff:mode=unlimited;callable=false');
+	must(t, pool, `select dipwell.define('jobs', 1, interval '1 hour', burst => 2, plans => '{"pro": {"burst": 5}, "staff": {"mode": "unlimited", "callable": false}}');
 		select dipwell.define('org', 1, interval '1 hour', burst => 3, parts => 1), dipwell.define('member', 1, interval '1 hour', burst => 2, parent => 'org');
 		select dipwell.define('rows', 4, interval '1 hour', shards => 2), dipwell.define('all', 1, interval '1 hour', burst => 1, shared => true), dipwell.define('all rows', 4, interval '1 hour', shards => 2, shared => true);
 		select dipwell.define('slots', burst => 1, algorithm => 'concurrency');

@@ -22,8 +22,7 @@ func TestServiceRole(t *testing.T) {
 	ctx := t.Context()
 	must(t, pool, "drop role if exists limiter; create role limiter login in role dipwell_service; alter role limiter set search_path = pg_catalog, pg_temp")
 	t.Cleanup(func() { must(t, pool, "drop role limiter") })
-	must(t, pool, `select dipwell.define('login', 5, interval '1 hour', burst => 20, max_debt => 20);
-		select dipwell.define('up', 250, interval '1 second', adaptive => '{"floor": 50, "errors": 0.02, "window": "100ms"}')`)
+	must(t, pool, `select dipwell.define('login', 5, interval '1 hour', burst => 20, max_debt => 20)`)
 	dsn := strings.Replace(pool.Config().ConnString(), "postgres@", "limiter@", 1)
 	login := connect(t, dsn)
 	st := newStore(t, login, pgstore.Config{Poll: -1})

@@ -194,7 +194,7 @@ func TestShardsTransactions(t *testing.T) {
 func TestShardsOverridden(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
-	must(t, pool, "select dipwell.define('s', 1, interval '1 day', burst => 16, shards => 4, plans => 'banned:mode=blocked;callable=false')")
+	must(t, pool, "select dipwell.define('s', 1, interval '1 day', burst => 16, shards => 4, plans => '{\"banned\": {\"mode\": \"blocked\", \"callable\": false}}')")
 	granted := func(calls int) (n int) {
 		t.Helper()
 		for range calls {

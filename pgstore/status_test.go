@@ -29,7 +29,7 @@ func TestStatus(t *testing.T) {
 		}
 	}
 	at(0)
-	exec(`select dipwell.define('bucket', 7, interval '1 minute', burst => 20, plans => 'pro:rate=90;burst=100|banned:mode=blocked');
+	exec(`select dipwell.define('bucket', 7, interval '1 minute', burst => 20, plans => '{"pro": {"rate": 90, "burst": 100}, "banned": "blocked"}');
 		select dipwell.define('coarse', 1099511627776, interval '30 days');
 		select dipwell.define('leaky', 7, interval '1 minute', algorithm => 'leaky_bucket', max_debt => 9);
 		select dipwell.define('day', 10, interval '1 day', algorithm => 'fixed_window', start => '06:00 Europe/Rome');
@@ -38,7 +38,6 @@ func TestStatus(t *testing.T) {
 		select dipwell.define('slide', 7, interval '3 seconds', algorithm => 'sliding_window');
 		select dipwell.define('shards', 40, interval '1 minute', shards => 4);
 		select dipwell.define('slots', burst => 5, algorithm => 'concurrency');
-		select dipwell.define('adaptive', 50, interval '1 second', adaptive => '{"floor": 5, "latency": "200ms"}');
 		select dipwell.take(l.name, 'k', case l.name when 'leaky' then 1 else 5 end) from dipwell.limits l where algorithm <> 'concurrency';
 		select dipwell.take('bucket', 'j', 3), dipwell.charge('bucket', 'debt', 30);
 		select dipwell.override('bucket', 'pro', plan => 'pro'), dipwell.override('bucket', 'banned', plan => 'banned'), dipwell.override('bucket', 'few', burst => 3),

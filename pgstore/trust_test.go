@@ -222,8 +222,7 @@ func TestPublication(t *testing.T) {
 		for _, sql := range []string{
 			"define('sql', 5, interval '1 minute')", "define('sql', 6, interval '1 minute')", "define_plan('sql', 'pro', rate => 60)",
 			"override('sql', 'k', plan => 'pro')", "end_override('sql', 'k')", "take('sql', 'k')", "charge('sql', 'k', 7)", "hold('sql', 'h', ttl => interval '1 second')",
-			`define('up', 250, interval '1 second', adaptive => '{"floor": 50, "errors": 0.02, "window": "100ms"}')`,
-			"reset('sql', 'k')", "sweep()", "drop_plan('sql', 'pro')", "drop('sql')", "drop('up')",
+			"reset('sql', 'k')", "sweep()", "drop_plan('sql', 'pro')", "drop('sql')",
 		} {
 			if _, err := pool.Exec(t.Context(), "select dipwell."+sql); err != nil && !strings.Contains(err.Error(), "42883") {
 				t.Errorf("%s: %v", sql, err)

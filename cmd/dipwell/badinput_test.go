@@ -179,7 +179,7 @@ func badCalls() []badCall {
 		{"a sliding window in a tree", "parts", "is not for a sliding window", define("new=5/1d,parts=1,algorithm=sliding_window"),
 			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1d&parts=1", "", "select dipwell.define('new', 5, '1 day', parts => 1, algorithm => 'sliding_window')", nil},
 		{"a plan of a sliding window with a burst", "plans", "is not for a sliding window", define("new=5/1d,algorithm=sliding_window,plans=pro:burst=9"),
-			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1d&plans=pro:burst=9", "", "select dipwell.define('new', 5, '1 day', algorithm => 'sliding_window', plans => 'pro:burst=9')", nil},
+			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1d&plans=pro:burst=9", "", "select dipwell.define('new', 5, '1 day', algorithm => 'sliding_window', plans => '{\"pro\": {\"burst\": 9}}')", nil},
 		{"an override of a sliding window with a burst", "burst", "is not for a sliding window", func(l *dipwell.Limiter) error {
 			_, err := l.SetOverride(bg, "slide", dipwell.Override{Key: "k", Burst: 9})
 			return err
@@ -199,7 +199,7 @@ func badCalls() []badCall {
 		{"a ttl of shards", "ttl", "is not for a limit with shards, which has no holds", define("new=8/1d,shards=4,ttl=1m"),
 			"PUT /v1/limits/new rate=8&per=1d&shards=4&ttl=1m", "", "select dipwell.define('new', 8, '1 day', shards => 4, ttl => interval '1 minute')", nil},
 		{"a ttl of an adaptive limit", "ttl", "is not for an adaptive limit, which has no holds", define("new=8/1d,adaptive=floor=1;errors=2%,ttl=1m"),
-			`PUT /v1/limits/new {"rate":8,"per":"1d","adaptive":{"floor":1,"errors":"2%"},"ttl":"1m"}`, "", "select dipwell.define('new', 8, '1 day', adaptive => '{\"floor\": 1, \"errors\": \"2%\"}', ttl => interval '1 minute')", nil},
+			`PUT /v1/limits/new {"rate":8,"per":"1d","adaptive":{"floor":1,"errors":"2%"},"ttl":"1m"}`, "", "", nil},
 		{"expired holds of a leaky bucket", "on_expire", "is not for a leaky bucket, which has no holds", define("new=5/1d,algorithm=leaky_bucket,on_expire=keep"),
 			"PUT /v1/limits/new algorithm=leaky_bucket&rate=5&per=1d&on_expire=keep", "", "select dipwell.define('new', 5, '1 day', algorithm => 'leaky_bucket', on_expire => 'keep')", nil},
 		{"expired holds of a sliding window", "on_expire", "is not for a sliding window, which has no holds", define("new=5/1d,algorithm=sliding_window,on_expire=keep"),
@@ -207,9 +207,9 @@ func badCalls() []badCall {
 		{"expired holds of shards", "on_expire", "is not for a limit with shards, which has no holds", define("new=8/1d,shards=4,on_expire=keep"),
 			"PUT /v1/limits/new rate=8&per=1d&shards=4&on_expire=keep", "", "select dipwell.define('new', 8, '1 day', shards => 4, on_expire => 'keep')", nil},
 		{"a sliding window's plan for children", "plans", "plan pro: callable: children is not for a sliding window, which is no parent", define("new=5/1d,algorithm=sliding_window,plans=pro:rate=9;callable=children"),
-			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1d&plans=pro:rate=9;callable=children", "", "select dipwell.define('new', 5, '1 day', algorithm => 'sliding_window', plans => 'pro:rate=9;callable=children')", nil},
+			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1d&plans=pro:rate=9;callable=children", "", "select dipwell.define('new', 5, '1 day', algorithm => 'sliding_window', plans => '{\"pro\": {\"rate\": 9, \"callable\": \"children\"}}')", nil},
 		{"a plan of shards for children", "plans", "plan pro: callable: is false in a limit with shards", define("new=8/1d,shards=4,plans=pro:rate=9;callable=children"),
-			"PUT /v1/limits/new rate=8&per=1d&shards=4&plans=pro:rate=9;callable=children", "", "select dipwell.define('new', 8, '1 day', shards => 4, plans => 'pro:rate=9;callable=children')", nil},
+			"PUT /v1/limits/new rate=8&per=1d&shards=4&plans=pro:rate=9;callable=children", "", "select dipwell.define('new', 8, '1 day', shards => 4, plans => '{\"pro\": {\"rate\": 9, \"callable\": \"children\"}}')", nil},
 		{"a limit's name of 129 bytes", "name", "has 129 bytes; at most 128", define(strings.Repeat("n", 129) + "=1/1s"),
 			"PUT /v1/limits/" + strings.Repeat("n", 129) + " rate=1&per=1s", "", "select dipwell.define($1, 1, '1 second')", []any{strings.Repeat("n", 129)}},
 		{"a key of 513 bytes", "key", "has 513 bytes; at most 512", take(dipwell.Take{Limit: "api", Key: long, Cost: 1}),

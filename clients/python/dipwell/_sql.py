@@ -8,13 +8,13 @@ import re
 import sys
 from datetime import timedelta
 
-from ._values import DipwellError, Result, decides, micros, sql_length, without
+from ._values import DipwellError, Result, decides, http_length, micros, sql_length, without
 
 # Errors of the functions of dipwell: docs/reference/sql.md, Errors.
 OURS = {"22023", "42501", "42704", "54000", "55000", "P0002"}
-LENGTHS = {"per", "ttl", "lease", "block"}
+LENGTHS = {"per", "ttl", "block"}
 SETTINGS = LENGTHS | {"rate", "burst", "algorithm", "max_debt", "start", "on_change", "mode", "plans", "parent", "parts", "on_expire",
-                      "shards", "adaptive", "shared", "usage"}
+                      "shards", "shared", "usage"}
 # Of lists: what the entries of take_all are called.
 LISTS = {"limit_names": "limit", "keys": "key", "costs": "cost", "plans": "plan", "floors": "floor"}
 
@@ -91,11 +91,9 @@ class SQL:
                 value = sql_length(value, field)
             elif field == "max_debt" and value == "unlimited":
                 value = -1
-            elif field == "adaptive":
-                value = json.dumps(value)
-            elif field == "plans" and isinstance(value, dict):
-                value = plans_text(value)
-            cast = "::interval" if field in LENGTHS else "::jsonb" if field == "adaptive" else ""
+            elif field == "plans":
+                value = json.dumps(value, default=lambda per: http_length(per, "per"))
+            cast = "::interval" if field in LENGTHS else "::jsonb" if field == "plans" else ""
             statement += f", {field} => %s{cast}"
             params.append(value)
         return (statement + ")", params), nothing
@@ -164,15 +162,6 @@ def refused(r, left):
 
 def columns(takes):
     return list(map(list, zip(*takes))) or [[]] * 5
-
-
-def plans_text(plans):
-    """Return plans as in the column dipwell.limits.plans."""
-    def one(name, plan):
-        if isinstance(plan, str):
-            plan = {"mode": plan}
-        return name + ":" + ";".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in plan.items())
-    return "|".join(one(*p) for p in plans.items())
 
 
 def one(rows):

@@ -1,6 +1,6 @@
 import { DipwellError } from "./errors.js";
-import type { Answer, AnswerOfAll, Checked, Decision, Held, Installed, Limit, Plan, Settled, Verb, Way } from "./types.js";
-import { count, counted, duration, snake, up, type Duration } from "./units.js";
+import type { Answer, AnswerOfAll, Checked, Decision, Held, Installed, Limit, Settled, Verb, Way } from "./types.js";
+import { counted, duration, settings, up, type Duration } from "./units.js";
 
 export interface HttpOptions {
   /** Sent as `Authorization: Bearer`. */
@@ -157,22 +157,3 @@ function decision(b: Body): Decision {
 const answer = (b: Body): Answer => ({ ...decision(b), limit: b.limit, key: b.key ?? null, cost: b.cost });
 
 const time = (us: number): Date => new Date(us / 1000);
-
-/** settings returns those of a limit or a plan as the service's configuration names them. */
-function settings(limit: Record<string, unknown>, path: string): object {
-  return Object.fromEntries(Object.entries(limit).map(([name, value]) => [snake(name), setting(name, value, path + name)]));
-}
-
-function setting(name: string, value: unknown, field: string): unknown {
-  switch (name) {
-    case "plans":
-      return Object.fromEntries(Object.entries(value as Record<string, Plan>).map(([plan, p]) => [plan, settings(p as Record<string, unknown>, `plans.${plan}.`)]));
-    case "maxDebt":
-      return value === -1 ? "unlimited" : count(field, value);
-    case "per": case "ttl": case "lease": case "block":
-      return value === undefined ? undefined : duration(field, value as Duration);
-    case "rate": case "burst": case "parts": case "shards":
-      return value === undefined ? undefined : count(field, value);
-  }
-  return value;
-}

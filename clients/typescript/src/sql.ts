@@ -1,6 +1,6 @@
 import { DipwellError, sqlError } from "./errors.js";
-import type { Answer, AnswerOfAll, Checked, Decision, Held, Installed, Limit, Plan, Settled, Verb, Way } from "./types.js";
-import { count, counted, duration, interval, snake, up, type Duration } from "./units.js";
+import type { Answer, AnswerOfAll, Checked, Decision, Held, Installed, Limit, Settled, Verb, Way } from "./types.js";
+import { count, counted, interval, settings, snake, up, type Duration } from "./units.js";
 
 type Row = Record<string, unknown>;
 
@@ -104,8 +104,8 @@ export class Sql implements Way {
   async define(name: string, limit: Limit): Promise<void> {
     const given = Object.entries(limit).filter(([, value]) => value !== undefined);
     const args = given.map(([setting], i) => {
-      const type = settings[setting as keyof Limit];
-      if (type === undefined) throw new DipwellError(setting, "is no setting of a limit");
+      const type = types[setting as keyof Limit];
+      if (type === undefined) throw new DipwellError(setting, "is no setting that a limit has in SQL");
       return `${snake(setting)} => $${i + 2}::${type}`;
     });
     const values = given.map(([setting, value]) => valueOf(setting as keyof Limit, value));
@@ -129,35 +129,22 @@ export class Sql implements Way {
 }
 
 /** The types of define's arguments. */
-const settings: Record<keyof Limit, string> = {
-  rate: "bigint", per: "text::interval", burst: "bigint", algorithm: "text", maxDebt: "bigint", start: "text", onChange: "text", mode: "text", plans: "text",
-  parent: "text", parts: "bigint", shared: "boolean", ttl: "text::interval", onExpire: "text", lease: "text::interval", shards: "bigint",
-  adaptive: "text::jsonb", usage: "boolean", block: "text::interval",
+const types: Partial<Record<keyof Limit, string>> = {
+  rate: "bigint", per: "text::interval", burst: "bigint", algorithm: "text", maxDebt: "bigint", start: "text", onChange: "text", mode: "text", plans: "text::jsonb",
+  parent: "text", parts: "bigint", shared: "boolean", ttl: "text::interval", onExpire: "text", shards: "bigint",
+  usage: "boolean", block: "text::interval",
 };
 
 function valueOf(setting: keyof Limit, value: unknown): unknown {
-  if (setting === "plans") return plansText(value as Record<string, Plan>);
-  switch (settings[setting]) {
+  switch (types[setting]) {
     case "bigint":
       return count(setting, value);
     case "text::interval":
       return interval(setting, value as Duration);
     case "text::jsonb":
-      return JSON.stringify(value);
+      return JSON.stringify((settings({ [setting]: value }, "") as Record<string, unknown>)[setting]);
   }
   return value;
-}
-
-/** plansText writes plans as the column dipwell.limits.plans has them. */
-function plansText(plans: Record<string, Plan>): string {
-  const plan = ([name, p]: [string, Plan]): string => `${name}:${Object.entries(p).map((s) => planSetting(name, ...s)).join(";")}`;
-  return Object.entries(plans).map(plan).join("|");
-}
-
-function planSetting(plan: string, setting: string, value: unknown): string {
-  if (setting === "per") value = duration(`plans.${plan}.per`, value as Duration);
-  if (/[;|]/.test(String(value))) throw new DipwellError(`plans.${plan}.${setting}`, `${JSON.stringify(value)} is no value`);
-  return `${snake(setting)}=${setting === "maxDebt" && value === -1 ? "unlimited" : value}`;
 }
 
 /** array writes a list as PostgreSQL's text of an array, which every driver can pass on. */

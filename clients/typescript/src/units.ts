@@ -1,4 +1,5 @@
 import { DipwellError } from "./errors.js";
+import type { Plan } from "./types.js";
 
 /** A length of time: a number of milliseconds, or a text such as `250ms`, `30s`, `1m`, `1h`, `1d`, `1w`, `1mo`, `1y`. */
 export type Duration = number | string;
@@ -57,3 +58,22 @@ export const snake = (name: string): string => name.replace(/[A-Z]/g, (c) => `_$
 
 /** A wait rounded up, so that who waits for it is never early. */
 export const up = (microseconds: number): number => Math.ceil(microseconds / 1000);
+
+/** settings returns those of a limit or a plan as the service's configuration names them. */
+export function settings(limit: Record<string, unknown>, path: string): object {
+  return Object.fromEntries(Object.entries(limit).map(([name, value]) => [snake(name), setting(name, value, path + name)]));
+}
+
+function setting(name: string, value: unknown, field: string): unknown {
+  switch (name) {
+    case "plans":
+      return Object.fromEntries(Object.entries(value as Record<string, Plan>).map(([plan, p]) => [plan, settings(p as Record<string, unknown>, `plans.${plan}.`)]));
+    case "maxDebt":
+      return value === -1 ? "unlimited" : count(field, value);
+    case "per": case "ttl": case "lease": case "block":
+      return value === undefined ? undefined : duration(field, value as Duration);
+    case "rate": case "burst": case "parts": case "shards":
+      return value === undefined ? undefined : count(field, value);
+  }
+  return value;
+}

@@ -194,7 +194,8 @@ for (const [way, d] of Object.entries(ways)) {
       await d.define(limit("slots"), { algorithm: "concurrency", burst: 2, ttl: "5m" });
       const h = await d.hold(limit("slots"), "k", 2, { ttl: "1m" });
       assert.deepEqual([h.allowed, (await d.take(limit("month"), "k")).remaining], [true, 999]);
-      await d.define(limit("adapts"), { rate: 200, per: "1s", mode: "shadow", adaptive: { floor: 50, latency: "200ms" } });
+      const adapts = d.define(limit("adapts"), { rate: 200, per: "1s", mode: "shadow", adaptive: { floor: 50, latency: "200ms" } });
+      await (way === "http" ? adapts : fails(adapts, "adaptive", /no setting that a limit has in SQL/));
       await d.define(limit("debts"), { rate: 1, per: 3_600_000, burst: 2, maxDebt: -1, onChange: "reset", plans: { pro: { maxDebt: -1, per: "1m", callable: false } } });
       assert.equal((await d.reserve(limit("debts"), "k", { cost: 100 })).allowed, true);
       await d.define(limit("blocks"), { rate: 1, per: "1h", block: "10m" });

@@ -330,7 +330,7 @@ end $$;
 
 -- The µs of a period as format_per writes it, or -months.
 create function dipwell_internal.parse_per(s text) returns bigint language sql immutable as
-$$ select case when s is null then null when s ~ '^[0-9]+mo$' then -left(s, -2)::bigint when s ~ '^[0-9]+y$' then -12 * left(s, -1)::bigint else dipwell_internal.parse_offset(s) end $$;
+$$ select case when s is null then null when s ~ '^[0-9]{1,4}mo$' then -left(s, -2)::bigint when s ~ '^[0-9]{1,3}y$' then -12 * left(s, -1)::bigint else dipwell_internal.parse_offset(s) end $$;
 
 create function dipwell_internal.settings_of(d dipwell.limits) returns text language sql stable as
 $$ select jsonb_strip_nulls(jsonb_build_object('name', d.name, 'algorithm', d.algorithm, 'rate', nullif(d.rate, 0)::text, 'per', nullif(nullif(d.per, '0s'), ''), 'burst', d.burst::text,
@@ -382,21 +382,14 @@ returns table (i int, name text, rate bigint, per text, burst bigint, max_debt b
         from unnest(string_to_array(nullif(substr(p.plan, length(split_part(p.plan, ':', 1)) + 2), ''), ';')) x) v
 $$;
 
-create function dipwell_internal.plan_text(name text, rate bigint, per text, burst bigint, max_debt bigint, mode text, callable text) returns text language sql immutable as $$
-    select plan_text.name || coalesce(':' || nullif(concat_ws(';', 'rate=' || rate, 'per=' || per, 'burst=' || burst,
-        'max_debt=' || case max_debt when -1 then 'unlimited' else max_debt::text end, 'mode=' || mode, 'callable=' || nullif(callable, 'true')), ''), '')
-$$;
-
 create function dipwell_internal.put_plans(d dipwell.limits, r dipwell.versions) returns void language plpgsql volatile as $$
 declare
     p      record;
     number int;
-    last   text;
 begin
     for p in select * from dipwell_internal.plans_of(d.plans) loop
         perform dipwell_internal.wrong('plans: ' || case
             when p.i > 100 then 'there are more than 100'
-            when p.name = last then format('plan %s is there twice', p.name)
             when d.shards > 1 and p.callable <> 'false' then format('plan %s: callable: is false in a limit with shards', p.name)
             when p.mode in ('unlimited', 'blocked') and num_nonnulls(p.rate, p.per, p.burst, p.max_debt) > 0 then
                 format('plan %s: mode: %s leaves the key to the base limit; leave out rate, per, burst and max_debt', p.name, p.mode)
@@ -405,7 +398,6 @@ begin
         number := (p.i << 20) + r.number;
         insert into dipwell.plans (limit_id, number, version, name, mode, callable, rule) values (r.limit_id, number, r.number, p.name, p.mode, p.callable,
             dipwell_internal.compile_variant(d, r, number, p.name, p.rate, dipwell_internal.parse_per(p.per), p.burst, p.max_debt));
-        last := p.name;
     end loop;
 end $$;
 
@@ -426,59 +418,6 @@ create function dipwell_internal.larger_than(d dipwell.limits, burst bigint, per
     select dipwell_internal.wrong(case when room < 1 then format('rate: %s per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst', d.rate, per)
         else format('burst: %s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, room) end, d.name)
 $$;
-
-create function dipwell_internal.adaptive_text(limit_name text, adaptive jsonb) returns text language plpgsql immutable as $$
-declare
-    parts text[];
-    x     record;
-    v     text;
-    n     numeric;
-begin
-    if adaptive = 'null' then
-        return null;
-    end if;
-    perform dipwell_internal.wrong('adaptive: is not an object such as {"floor": 50, "latency": "200ms"}', limit_name) where jsonb_typeof(adaptive) <> 'object';
-    for x in select o.key, o.value from jsonb_each_text(adaptive) o
-            where o.value is not null order by array_position(array['floor', 'latency', 'quantile', 'errors', 'window'], o.key) loop
-        v := x.value;
-        n := case when x.key in ('latency', 'window') then dipwell_internal.parse_offset(v)
-            when v ~ '^[0-9]{1,3}(\.[0-9]{1,9})?%?$' then rtrim(v, '%')::numeric / case when right(v, 1) = '%' then 100 else 1 end end;
-        perform dipwell_internal.wrong(format('adaptive: %s: ', x.key) || case
-            when x.key = 'floor' and v !~ '^[1-9][0-9]{0,15}$' then format('"%s" is not a whole number from 1 to 2^53-1', v)
-            when x.key in ('latency', 'window') and coalesce(n, 0) < 1 then format('"%s" is not a length of time such as 200ms', v)
-            when x.key in ('quantile', 'errors') and (n > 0 and n < 1 and n = round(n, 6)) is not true then
-                format('"%s" is not a share between 0 and 1 with at most six decimals, such as 0.95 or 2%%', v)
-            when x.key not in ('floor', 'latency', 'quantile', 'errors', 'window') then 'unknown setting; it is one of floor, latency, quantile, errors, window'
-            end, limit_name);
-        parts := parts || (x.key || '=' || case x.key when 'floor' then v when 'quantile' then trim_scale(n)::text when 'errors' then trim_scale(n)::text
-            else dipwell_internal.format_per(n::bigint) end);
-    end loop;
-    return array_to_string(parts, ';');
-end $$;
-
-create function dipwell_internal.adaptive_error(d dipwell.limits) returns text language plpgsql stable as $$
-declare
-    s        jsonb := (select jsonb_object_agg(split_part(x, '=', 1), split_part(x, '=', 2)) from unnest(string_to_array(d.adaptive, ';')) x);
-    lowest   bigint := coalesce((s->>'floor')::bigint, 0);
-    latency  bigint := dipwell_internal.parse_per(s->>'latency');
-    quantile numeric := s->>'quantile';
-    errors   numeric := s->>'errors';
-    length   bigint := dipwell_internal.parse_per(s->>'window');
-begin
-    return 'adaptive: ' || case
-        when d.algorithm <> 'token_bucket' then format('is for token buckets, not for algorithm %s', d.algorithm)
-        when d.lease_us <> 0 then 'is not for a limit with a lease'
-        when d.shards > 1 then 'is not for a limit with shards'
-        when d.parent is not null or d.parts <> 0 then 'is neither for a limit with a parent nor for the parent of others'
-        when lowest not between 1 and d.rate then format('floor: %s is not between 1 and the rate, %s', lowest, d.rate)
-        when latency is null and errors is null then 'latency: a target is missing: give latency, errors, or both'
-        when latency not between 1 and 3600000000 then format('latency: %s is not a whole number of microseconds from 1us to 1h', dipwell_internal.format_per(latency))
-        when quantile is not null and latency is null then 'quantile: needs a latency'
-        when quantile not between 0.5 and 0.999999 then format('quantile: %s is not between 0.5 and 0.999999, in whole millionths', quantile)
-        when errors not between 0.000001 and 0.5 then format('errors: %s is not between 0.000001 and 0.5, in whole millionths', errors)
-        when length not between 100000 and 3600000000 then format('window: %s is not a whole number of microseconds from 100ms to 1h', dipwell_internal.format_per(length))
-        end;
-end $$;
 
 -- The clock and zone of windows of some months that begin at a wall-clock time.
 create function dipwell_internal.parse_start(d dipwell.limits, months bigint) returns text[] language plpgsql stable as $$
@@ -518,7 +457,7 @@ end $$;
 -- Why no call can hold tokens of a limit: what the limit is; null if calls can.
 create function dipwell_internal.holdless(d dipwell.limits) returns text language sql immutable as $$
     select case when d.algorithm = 'leaky_bucket' then 'a leaky bucket' when d.algorithm = 'sliding_window' then 'a sliding window'
-        when d.shards > 1 then 'a limit with shards' when d.adaptive is not null then 'an adaptive limit' end
+        when d.shards > 1 then 'a limit with shards' end
 $$;
 
 -- The ticks that a bucket may have, with the units of each and how many of them are counted
@@ -531,7 +470,8 @@ create function dipwell_internal.ticks(d dipwell.limits, period bigint, of_tick 
     where period % t.tick = 0 and t.tick = coalesce(of_tick, t.tick)
 $$;
 
--- Checks a definition and computes its rule, with the tick of_tick if that is given.
+-- Checks a definition and computes its rule, with the tick of_tick if that is given. Programs
+-- have checked lease and adaptive, which no definition in SQL has.
 create function dipwell_internal.compile(d dipwell.limits, period bigint, of_tick bigint default null) returns dipwell.versions language plpgsql stable as $$
 declare
     m        constant bigint := 9007199254740991;
@@ -565,13 +505,7 @@ begin
         end, case
         when d.block_us <> 0 and d.block_us not between 1000 and 31622400000000 then format('block: %s is not between 1ms and 366d', dipwell_internal.format_per(d.block_us)) end,
         case when d.block_us <> 0 then 'block: is not for ' || case when d.shared then 'a shared limit, whose bucket is everybody''s' when d.algorithm = 'concurrency' then 'a concurrency limit'
-            when d.algorithm = 'sliding_window' then 'a sliding window' when d.lease_us <> 0 then 'a limit with a lease' when d.shards > 1 then 'a limit with shards'
-            when d.adaptive is not null then 'an adaptive limit' end end, case
-        when d.lease_us <> 0 and d.lease_us not between 10000 and 1000000 then format('lease: %s is not between 10ms and 1s', dipwell_internal.format_per(d.lease_us))
-        when d.lease_us <> 0 and d.algorithm <> 'token_bucket' then 'lease: is for token buckets'
-        when d.lease_us <> 0 and d.parent is not null then 'lease: is not for a limit with a parent'
-        when d.lease_us <> 0 and d.mode = 'shadow' then 'lease: is not for a limit in shadow mode'
-        when d.lease_us <> 0 and d.shards > 1 then 'lease: is not for a limit with shards'
+            when d.algorithm = 'sliding_window' then 'a sliding window' when d.shards > 1 then 'a limit with shards' end end, case
         when d.shards > 1 and d.algorithm <> 'token_bucket' then 'shards: is for token buckets'
         when d.shards > 1 and d.parent is not null then 'shards: is not for a limit with a parent'
         when d.shards > 1 and d.parts <> 0 then 'shards: is not for a limit whose keys are paths'
@@ -604,8 +538,7 @@ begin
             when d.parent is not null then 'parent: is not for a sliding window'
             when d.parts <> 0 then 'parts: is not for a sliding window, which is no parent'
             end end,
-        case when d.mode is null or d.mode not in ('enforce', 'shadow') then 'mode: unknown; it is one of enforce, shadow' end,
-        case when d.algorithm = 'concurrency' and d.adaptive is not null then dipwell_internal.adaptive_error(d) end);
+        case when d.mode is null or d.mode not in ('enforce', 'shadow') then 'mode: unknown; it is one of enforce, shadow' end);
     perform dipwell_internal.wrong(problem, d.name);
     if d.algorithm = 'concurrency' then
         return row(null, null, null, 'keep', 1, m, m, d.burst, 0, d.burst, 0, d.burst, d.burst, m, false, false, false, 0, 0, 0, '', '', null, null)::dipwell.versions;
@@ -616,7 +549,6 @@ begin
         when rows > 1 and d.max_debt <> 0 then 'max_debt: is 0 for a limit with shards'
         when burst < rows and rows > 1 then format('burst: %s is too small for %s shards; at least %s', burst, rows, rows)
         when burst % rows <> 0 and of_tick is null then format('burst: %s is not a multiple of %s shards; %s is', burst, rows, burst - burst % rows)
-        when d.adaptive is not null and d.max_debt <> 0 then 'max_debt: is 0 for an adaptive limit'
         end, d.name);
     burst := burst / rows;
     if rows > 1 or d.adaptive is not null or d.algorithm = 'sliding_window' then
@@ -628,9 +560,7 @@ begin
     charge := coalesce(d.max_charge, dipwell_internal.mul_div(10, greatest(burst, 1), 1, false));
     want_debt := case when d.max_debt is null then 0 else debt end;
     want_charge := coalesce(d.max_charge, 0);
-    if d.adaptive is not null and of_tick is null then -- not a plan
-        perform dipwell_internal.wrong(dipwell_internal.adaptive_error(d), d.name);
-    elsif d.lease_us <> 0 then
+    if d.lease_us <> 0 then
         carved := dipwell_internal.carve(d, burst, period);
     end if;
 
@@ -678,8 +608,6 @@ begin
         end if;
     end if;
 
-    perform dipwell_internal.wrong(format('lease: a bucket of this size counts in ticks of %s; a lease needs ticks of at most 1ms', dipwell_internal.format_per(r.every)), d.name)
-        where carved > 0 and r.every > 1000;
     room := most / r.unit - burst;
     if d.max_debt is null then
         debt := least(debt, room - want_charge);

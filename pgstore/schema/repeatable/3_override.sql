@@ -1,54 +1,25 @@
 
 -- == Plans, and overrides of keys
 
-create function dipwell_internal.wrong_setting(field text, value text) returns text language sql immutable as $$
-    select case
-        when field = 'max_debt' and value = 'unlimited' then null
-        when field in ('rate', 'burst', 'max_debt') and (value !~ '^[0-9]{1,16}$' or lpad(value, 16, '0') > '9007199254740991') then format('"%s" is not a whole number from 0 to 2^53-1', value)
-        when field = 'rate' and value ~ '^0+$' then '0 is less than 1'
-        when field in ('rate', 'burst', 'max_debt') then null
-        when field = 'per' and value = '' then 'is missing; it is a length of time such as 1s, 1m, 1h or 1d'
-        when field = 'per' and value ~ '(mo|y)$' then case when value !~ '^[0-9]{1,4}(mo|y)$' or dipwell_internal.parse_per(value) not between -1200 and -1 then
-            format('"%s" is not a period such as 1s, 1m, 1d, 1w, 1mo or 1y', value) end
-        when field = 'per' and dipwell_internal.parse_offset(value) = 0 then 'a period of 0 is not a length of time'
-        when field = 'per' and dipwell_internal.parse_offset(value) is null and value ~ '^([0-9]{1,18}(w|d|h|ms|us|µs|m|s))+$' then format('"%s" is too long: at most 292 years', value)
-        when field = 'per' and dipwell_internal.parse_offset(value) is null then format('"%s" is not a length of time such as 250ms, 1s, 1m, 1h, 1d or 1w', value)
-        when field = 'per' then null
-        when field = 'mode' and value = '' then 'is empty'
-        when field = 'mode' and value not in ('shadow', 'unlimited', 'blocked', 'enforce') then format('"%s" is not one of shadow, unlimited, blocked, enforce', value)
-        when field = 'mode' then null
-        when field = 'callable' and value not in ('true', 'false', 'children') then format('"%s" is not one of true, false, children', value)
-        when field = 'callable' then null
-        else 'unknown setting' end
-$$;
-
--- limits.plans of a text that a user wrote.
-create function dipwell_internal.read_plans(limit_name text, plans text) returns text language plpgsql immutable as $$
+-- A plan as in limits.plans, of its settings in JSON; a text is its mode.
+create function dipwell_internal.read_plan(limit_name text, plan text, settings jsonb) returns text language plpgsql immutable as $$
 declare
-    plan    text;
-    setting text;
-    name    text;
-    field   text;
-    seen    text[]; -- settings of the plan
-    wrong   text;
+    s jsonb := jsonb_strip_nulls(case jsonb_typeof(settings) when 'string' then jsonb_build_object('mode', settings) else settings end);
 begin
-    foreach plan in array string_to_array(plans, '|') loop
-        name := split_part(plan, ':', 1);
-        wrong := case when name = '' then 'a plan without a name'
-            when length(name) > 64 then format('the name of plan %s has %s bytes; at most 64', name, octet_length(name))
-            when name !~ '^[A-Za-z0-9_.-]+$' then format('the name of plan "%s" has other characters than letters, digits and _ . -', name) end;
-        seen := '{}';
-        foreach setting in array string_to_array(substr(plan, length(name) + 2), ';') loop
-            exit when wrong is not null;
-            field := split_part(setting, '=', 1);
-            wrong := format('plan %s: %s: ', name, field) || case when field = any (seen) then 'is given twice'
-                else dipwell_internal.wrong_setting(field, substr(setting, length(field) + 2)) end;
-            seen := seen || field;
-        end loop;
-        perform dipwell_internal.wrong('plans: ' || wrong, limit_name);
-    end loop;
-    return (select string_agg(dipwell_internal.plan_text(p.name, p.rate, dipwell_internal.format_per(dipwell_internal.parse_per(p.per)), p.burst, p.max_debt, p.mode, p.callable),
-            '|' order by p.name collate "C") from dipwell_internal.plans_of(plans) p);
+    perform dipwell_internal.wrong('plans: ' || case
+        when plan !~ '^[A-Za-z0-9_.-]{1,64}$' then format('the name of plan "%s" is not 1 to 64 letters, digits and characters _ . -', plan)
+        when jsonb_typeof(s) <> 'object' then format('plan %s is not an object such as {"rate": 600}', plan) end, limit_name);
+    perform dipwell_internal.wrong(format('plans: plan %s: %s: ', plan, x.key) || case
+            when x.key = 'max_debt' and x.value = 'unlimited' then null
+            when x.key in ('rate', 'burst', 'max_debt') then case when x.value !~ '^-?[0-9]{1,16}$' then format('"%s" is not a whole number from 0 to 2^53-1', x.value) end
+            when x.key = 'per' then case when coalesce(dipwell_internal.parse_per(x.value), 0) = 0 then format('"%s" is not a length of time such as 250ms, 1s, 1m, 1h, 1d or 1w', x.value) end
+            when x.key = 'mode' then case when x.value not in ('shadow', 'unlimited', 'blocked', 'enforce') then format('"%s" is not one of shadow, unlimited, blocked, enforce', x.value) end
+            when x.key = 'callable' then case when x.value not in ('true', 'false', 'children') then format('"%s" is not one of true, false, children', x.value) end
+            else 'unknown setting' end, limit_name)
+        from jsonb_each_text(s) x;
+    return plan || coalesce(':' || nullif(concat_ws(';', 'rate=' || (s->>'rate')::bigint, 'per=' || dipwell_internal.format_per(dipwell_internal.parse_per(s->>'per')),
+        'burst=' || (s->>'burst')::bigint, 'max_debt=' || case when s->>'max_debt' in ('unlimited', '-1') then 'unlimited' else ((s->>'max_debt')::bigint)::text end,
+        'mode=' || (s->>'mode'), 'callable=' || nullif(s->>'callable', 'true')), ''), '');
 end $$;
 
 -- Adds, replaces or removes a plan, and returns the former one.

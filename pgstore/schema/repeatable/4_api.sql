@@ -115,8 +115,8 @@ end $$;
 
 create function dipwell.define(name text, rate bigint default null, per interval default null, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null,
-    plans text default null, parent text default null, parts bigint default null, ttl interval default null, on_expire text default null,
-    lease interval default null, shards bigint default null, adaptive jsonb default null, shared boolean default null, usage boolean default null, block interval default null)
+    plans jsonb default null, parent text default null, parts bigint default null, ttl interval default null, on_expire text default null, shards bigint default null,
+    shared boolean default null, usage boolean default null, block interval default null)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -128,13 +128,14 @@ declare
     before bigint; -- shards
     problem text; -- a variable, because the error's context has the text of the statement that raises it
 begin
+    perform dipwell_internal.wrong('plans: is not an object such as {"pro": {"rate": 600}}', name) where jsonb_typeof(plans) <> 'object';
     perform dipwell_internal.lock_limit(name); -- before the plans are read, which it keeps
     d := jsonb_populate_record(d, jsonb_build_object('name', name, 'algorithm', coalesce(algorithm, 'token_bucket'), 'rate', rate, 'per', dipwell_internal.format_per(nullif(period, 0)),
         'burst', burst, 'max_debt', max_debt, 'start', start, 'on_change', coalesce(on_change, 'keep'), 'mode', coalesce(mode, 'enforce'), 'auth', false,
         'retry_jitter', 0, 'on_store_error', 'closed', 'timeout_us', 0, 'list_keys', false, 'usage', coalesce(usage, false), 'parent', nullif(parent, ''), 'parts', parts, 'shared', coalesce(shared, false),
-        'ttl_us', dipwell_internal.period_of(ttl), 'on_expire', on_expire, 'lease_us', dipwell_internal.period_of(lease), 'block_us', dipwell_internal.period_of(block), 'shards', shards,
-        'adaptive', dipwell_internal.adaptive_text(name, adaptive), 'owner', 'sql',
-        'plans', case when plans <> '' then dipwell_internal.read_plans(name, plans) when plans is null then (select l.plans from dipwell.limits l where l.name = define.name) end));
+        'ttl_us', dipwell_internal.period_of(ttl), 'on_expire', on_expire, 'block_us', dipwell_internal.period_of(block), 'shards', shards,
+        'owner', 'sql', 'plans', case when plans is null then (select l.plans from dipwell.limits l where l.name = define.name)
+            else (select string_agg(dipwell_internal.read_plan(name, p.key, p.value), '|' order by p.key collate "C") from jsonb_each(plans) p) end));
     problem := coalesce(dipwell_internal.name_error('parent', d.parent), case
         when start = '' then 'start: is empty; leave it out, and the windows of each key begin at a time of their own'
         when d.parent = name then 'parent: a limit cannot be its own parent'
@@ -145,7 +146,6 @@ begin
         when ttl is not null and d.ttl_us not between 1000 and 2678400000000 then format('ttl: %s is not between 1ms and 31d', ttl)
         when on_expire not in ('give_back', 'keep') then 'on_expire: unknown; it is one of give_back, keep'
         when block is not null and d.block_us < 1000 then format('block: %s is not between 1ms and 366d', block)
-        when lease is not null and d.lease_us not between 10000 and 1000000 then format('lease: %s is not between 10ms and 1s', lease)
         end);
     perform dipwell_internal.wrong(problem, name);
     r := dipwell_internal.compile(d, period);
@@ -163,7 +163,7 @@ begin
     end if;
 end $$;
 comment on function dipwell.define is
-    'Adds a limit, or changes it while it is in use. null means the default, and 0 means 0; a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is the number of rows of each key, at most 64; null: one. shared gives the limit one bucket for everybody: its calls have no key. block is for how long a key is refused after a call of it was refused for want of tokens. usage makes services count what each key uses, and count_usage possible. adaptive is the target by which each process lowers the rate that it uses, as in {"floor": 50, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
+    'Adds a limit, or changes it while it is in use. null means the default, and 0 means 0; a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is an object such as {"pro": {"rate": 600}, "banned": "blocked"}; null keeps those that there are. shards is the number of rows of each key, at most 64; null: one. shared gives the limit one bucket for everybody: its calls have no key. block is for how long a key is refused after a call of it was refused for want of tokens. usage makes services count what each key uses, and count_usage possible.';
 
 create function dipwell.define_plan(limit_name text, plan text, rate bigint default null, per interval default null, burst bigint default null,
     max_debt bigint default null, mode text default null, callable text default 'yes')
@@ -177,11 +177,8 @@ begin
     perform dipwell_internal.wrong(case
         when plan is null or plan !~ '^[A-Za-z0-9_.-]{1,64}$' then format('plan: %s is not 1 to 64 letters, digits and characters _ . -', coalesce('"' || plan || '"', 'null'))
         when period = 0 then 'per: is not a length of time' end);
-    perform dipwell_internal.wrong(format('plans: plan %s: ', plan) || case -- before they are part of a text
-        when mode not in ('shadow', 'unlimited', 'blocked', 'enforce') then 'mode: unknown; it is one of shadow, unlimited, blocked, enforce'
-        when callable not in ('yes', 'no', 'children') then format('callable: "%s" is not one of yes, no, children', callable) end, limit_name);
-    is_now := dipwell_internal.plan_text(plan, rate, dipwell_internal.format_per(period), burst, max_debt, mode,
-        case callable when 'no' then 'false' when 'children' then callable else 'true' end);
+    is_now := dipwell_internal.read_plan(limit_name, plan, jsonb_build_object('rate', rate, 'per', dipwell_internal.format_per(period), 'burst', burst, 'max_debt', max_debt, 'mode', mode,
+        'callable', case callable when 'no' then 'false' when 'yes' then 'true' else callable end));
     was := dipwell_internal.change_plans(limit_name, plan, is_now);
     if was is distinct from is_now then
         perform dipwell_internal.changed('define', limit_name, what => 'plan ' || is_now || coalesce('; was ' || was, ''));
