@@ -318,7 +318,8 @@ func blockedUntil(d *dipwell.Decision) int64 {
 	return said.Until
 }
 
-// TestModel plays random histories on each store. DIPWELL_LONG=1 makes 20,000 steps of them.
+// TestModel plays random histories on each store: 20,000 steps in memory, where a step takes
+// less than a millisecond, and with DIPWELL_LONG=1 on each store.
 func TestModel(t *testing.T) {
 	for _, s := range []struct {
 		name string
@@ -333,16 +334,16 @@ func TestModel(t *testing.T) {
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			run(t, newInGo(t, s.open), seed(t), steps())
+			run(t, newInGo(t, s.open), seed(t), steps(s.name == "memory"))
 		})
 	}
 	t.Run("reopened", func(t *testing.T) {
 		t.Parallel()
-		run(t, newReopened(t), seed(t), steps())
+		run(t, newReopened(t), seed(t), steps(false))
 	})
 	t.Run("sql", func(t *testing.T) {
 		t.Parallel()
-		run(t, newInSQL(t), seed(t), steps())
+		run(t, newInSQL(t), seed(t), steps(false))
 	})
 }
 
@@ -354,8 +355,8 @@ func seed(t *testing.T) uint64 {
 	return 20261123
 }
 
-func steps() int {
-	if os.Getenv("DIPWELL_LONG") != "" {
+func steps(many bool) int {
+	if many || os.Getenv("DIPWELL_LONG") != "" {
 		return 20000
 	}
 	return 300
