@@ -5,29 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
-)
-
-type (
-	TakeCmd     struct{ floorCall }
-	CheckCmd    struct{ floorCall }
-	TakeUpToCmd struct{ planCall }
-	ReserveCmd  struct{ planCall }
-	WaitCmd     struct {
-		floorCall `embed:"" kong:"set='timeout=30s',set='for=until the tokens are there'"`
-	}
-	ChargeCmd struct{ call }
-	RefundCmd struct {
-		call
-		noted
-	}
-	ResetCmd struct {
-		onKey
-		noted
-	}
 )
 
 // noted is a call that is recorded in the audit.
@@ -49,6 +33,7 @@ type call struct {
 }
 
 // planCall is a call that may name a plan, and floorCall one that may also leave tokens free.
+// notedCall and notedKey are recorded in the audit.
 type (
 	planCall struct {
 		call `embed:""`
@@ -58,15 +43,25 @@ type (
 		planCall `embed:""`
 		Floor    int64 `json:"floor,omitempty" help:"Tokens that must stay free."`
 	}
+	notedCall struct {
+		call
+		noted
+	}
+	notedKey struct {
+		onKey
+		noted
+	}
 )
 
-func (c *TakeCmd) Run(e *env) error     { return c.decide(e, "/v1/take", c) }
-func (c *CheckCmd) Run(e *env) error    { return c.decide(e, "/v1/check", c) }
-func (c *TakeUpToCmd) Run(e *env) error { return c.decide(e, "/v1/take_up_to", c) }
-func (c *ReserveCmd) Run(e *env) error  { return c.decide(e, "/v1/reserve", c) }
-func (c *ChargeCmd) Run(e *env) error   { return c.decide(e, "/v1/charge", c) }
-func (c *RefundCmd) Run(e *env) error   { return c.decide(e, "/v1/refund", c) }
-func (c *ResetCmd) Run(e *env) error    { return c.decide(e, "/v1/reset", c) }
+// Run is for commands that are bodies of calls: /v1/take_up_to for take-up-to.
+func (t *target) Run(e *env, k *kong.Context) error {
+	cmd := k.Selected()
+	return t.decide(e, "/v1/"+strings.ReplaceAll(cmd.Name, "-", "_"), cmd.Target.Addr().Interface())
+}
+
+type WaitCmd struct {
+	floorCall `embed:"" kong:"set='timeout=30s',set='for=until the tokens are there'"`
+}
 
 func (c *WaitCmd) Run(e *env) error {
 	body := struct {

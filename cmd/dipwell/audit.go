@@ -26,17 +26,9 @@ func (c *AuditCmd) Run(e *env) error {
 	case c.Name == "" && c.Key != nil:
 		return errors.New("limit: is empty")
 	case c.NDJSON:
-		c.N = 1000
 		return c.export(e)
 	}
-	var page struct {
-		Entries []server.AuditEntry
-		Next    *string
-	}
-	if printed, err := c.page(e, &page); printed || err != nil {
-		return err
-	}
-	for _, x := range page.Entries {
+	next, err := rows(&c.target, e, c.path(), "entries", func(x *server.AuditEntry) {
 		line := []string{x.At.Format(time.RFC3339Nano), plain(x.Who), x.Action, x.Limit}
 		if x.Role != "" && x.Role != x.Who {
 			line[1] += " (" + plain(x.Role) + ")"
@@ -51,29 +43,22 @@ func (c *AuditCmd) Run(e *env) error {
 			line = append(line, "("+plain(x.Note)+")")
 		}
 		fmt.Fprintln(e.stdout, strings.Join(line, " "))
-	}
-	return printNext(e, "--before", page.Next)
+	})
+	printNext(e, "--before", next)
+	return err
 }
 
-func (c *AuditCmd) page(e *env, to any) (printed bool, err error) {
-	return c.list(e, "/v1/audit"+query("n", c.N, "before", c.Before, "limit", c.Name, "key", c.Key), to, "page of the audit")
+func (c *AuditCmd) path() string {
+	return "/v1/audit" + query("n", c.N, "before", c.Before, "limit", c.Name, "key", c.Key)
 }
 
 func (c *AuditCmd) export(e *env) error {
-	for more := true; more; {
-		var page struct {
-			Entries []json.RawMessage
-			Next    *string
-		}
-		if _, err := c.page(e, &page); err != nil {
+	c.N = 1000
+	for {
+		next, err := rows(&c.target, e, c.path(), "entries", func(x *json.RawMessage) { fmt.Fprintln(e.stdout, string(*x)) })
+		if err != nil || next == nil {
 			return err
 		}
-		for _, x := range page.Entries {
-			fmt.Fprintln(e.stdout, string(x))
-		}
-		if more = page.Next != nil; more {
-			c.Before = *page.Next
-		}
+		c.Before = *next
 	}
-	return nil
 }

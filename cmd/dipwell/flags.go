@@ -19,6 +19,7 @@ func readers() []kong.Option {
 		kong.KindMapper(reflect.Int, kong.MapperFunc(readInt)),
 		kong.KindMapper(reflect.Int64, kong.MapperFunc(readInt)),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(readDuration)),
+		kong.TypeMapper(reflect.TypeFor[length](), kong.MapperFunc(readDuration)),
 	}
 }
 

@@ -8,17 +8,15 @@ import (
 	"github.com/dipwell/dipwell/internal/server"
 )
 
+// A length is a length of time in the body of a call.
+type length time.Duration
+
+func (l length) MarshalText() ([]byte, error) { return []byte(period.Format(time.Duration(l))), nil }
+
 type HoldCmd struct {
 	floorCall `embed:""`
-	TTL       time.Duration `json:"-" name:"ttl" required:"" help:"Time until the hold expires and everything is given back, such as 30s."`
-	ID        *string       `json:"id,omitempty" name:"id" help:"Id of the hold, which makes the call safe to repeat. Default: a random one."`
-}
-
-func (c *HoldCmd) Run(e *env) error {
-	return c.decide(e, "/v1/hold", struct {
-		*HoldCmd
-		TTL string `json:"ttl"`
-	}{c, period.Format(c.TTL)})
+	TTL       length  `json:"ttl" name:"ttl" required:"" placeholder:"DURATION" help:"Time until the hold expires and everything is given back, such as 30s."`
+	ID        *string `json:"id,omitempty" name:"id" help:"Id of the hold, which makes the call safe to repeat. Default: a random one."`
 }
 
 type SettleCmd struct {
@@ -42,28 +40,18 @@ func (c *SettleCmd) Run(e *env) error {
 }
 
 type ExtendCmd struct {
-	target `embed:""`
-	Hold   string        `arg:"" help:"Id of the hold, as hold printed it."`
-	TTL    time.Duration `name:"ttl" required:"" help:"Time from now until the hold expires, such as 30s."`
-}
-
-func (c *ExtendCmd) Run(e *env) error {
-	return c.decide(e, "/v1/extend", map[string]string{"hold": c.Hold, "ttl": period.Format(c.TTL)})
+	target `json:"-" embed:""`
+	Hold   string `json:"hold" arg:"" help:"Id of the hold, as hold printed it."`
+	TTL    length `json:"ttl" name:"ttl" required:"" placeholder:"DURATION" help:"Time from now until the hold expires, such as 30s."`
 }
 
 type HoldsCmd struct{ onKey }
 
 func (c *HoldsCmd) Run(e *env) error {
-	var list struct{ Holds []server.LiveHold }
-	if printed, err := c.list(e, limitPath(c.Name, "/holds", "key", c.Key), &list, "list of holds"); printed || err != nil {
-		return err
-	}
-	printHolds(e, "", list.Holds)
-	return nil
+	_, err := rows(&c.target, e, limitPath(c.Name, "/holds", "key", c.Key), "holds", func(h *server.LiveHold) { printHold(e, "", h) })
+	return err
 }
 
-func printHolds(e *env, before string, holds []server.LiveHold) {
-	for _, h := range holds {
-		fmt.Fprintf(e.stdout, "%s%s: %d tokens until %s\n", before, h.Hold, h.Tokens, clock(h.Expires))
-	}
+func printHold(e *env, before string, h *server.LiveHold) {
+	fmt.Fprintf(e.stdout, "%s%s: %d tokens until %s\n", before, h.Hold, h.Tokens, clock(h.Expires))
 }

@@ -19,14 +19,7 @@ type paged struct {
 }
 
 func (c *KeysCmd) Run(e *env) error {
-	var page struct {
-		Keys []server.LiveKey
-		Next *string
-	}
-	if printed, err := c.list(e, limitPath(c.Name, "/keys", "n", c.N, "prefix", c.Prefix, "after", c.After), &page, "page of keys"); printed || err != nil {
-		return err
-	}
-	for _, k := range page.Keys {
+	next, err := rows(&c.target, e, limitPath(c.Name, "/keys", "n", c.N, "prefix", c.Prefix, "after", c.After), "keys", func(k *server.LiveKey) {
 		more := ""
 		if k.Plan != "" {
 			more = ", plan " + k.Plan
@@ -38,8 +31,9 @@ func (c *KeysCmd) Run(e *env) error {
 			more = fullIn(*k.ResetAfter) + more
 		}
 		fmt.Fprintf(e.stdout, "%-40s %12d remaining%s\n", plain(cmp.Or(string(k.Key), "(shared)")), k.Remaining, more)
-	}
-	return printNext(e, "--after", page.Next)
+	})
+	printNext(e, "--after", next)
+	return err
 }
 
 type InspectCmd struct {
@@ -68,7 +62,9 @@ func (c *InspectCmd) Run(e *env) error {
 	if a.Override != nil {
 		fmt.Fprintln(e.stdout, "override: "+overrideText(a.Override))
 	}
-	printHolds(e, "hold: ", a.Holds)
+	for i := range a.Holds {
+		printHold(e, "hold: ", &a.Holds[i])
+	}
 	if u := a.Usage; u != nil {
 		fmt.Fprintf(e.stdout, "used in 31 days: %d tokens; %d calls allowed, %d refused\n", u.Tokens, u.Allowed, u.Refused)
 	}

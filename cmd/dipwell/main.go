@@ -21,14 +21,14 @@ import (
 // commands are the subcommands, each in a file of its own.
 type commands struct {
 	Serve      ServeCmd      `cmd:"" help:"Run the service over HTTP and gRPC, or a rate-limiting reverse proxy."`
-	Take       TakeCmd       `cmd:"" help:"Take tokens, all or none."`
-	Check      CheckCmd      `cmd:"" help:"Answer like take, but change nothing."`
-	TakeUpTo   TakeUpToCmd   `cmd:"" help:"Take as many tokens as are free, up to --cost."`
-	Reserve    ReserveCmd    `cmd:"" help:"Take tokens in advance; the answer says how long to wait."`
+	Take       floorCall     `cmd:"" help:"Take tokens, all or none."`
+	Check      floorCall     `cmd:"" help:"Answer like take, but change nothing."`
+	TakeUpTo   planCall      `cmd:"" help:"Take as many tokens as are free, up to --cost."`
+	Reserve    planCall      `cmd:"" help:"Take tokens in advance; the answer says how long to wait."`
 	Wait       WaitCmd       `cmd:"" help:"Wait for tokens, for at most --timeout, and take them."`
-	Charge     ChargeCmd     `cmd:"" help:"Take tokens even if fewer are left."`
-	Refund     RefundCmd     `cmd:"" help:"Give tokens back (admin)."`
-	Reset      ResetCmd      `cmd:"" help:"Make a bucket full (admin)."`
+	Charge     call          `cmd:"" help:"Take tokens even if fewer are left."`
+	Refund     notedCall     `cmd:"" help:"Give tokens back (admin)."`
+	Reset      notedKey      `cmd:"" help:"Make a bucket full (admin)."`
 	Hold       HoldCmd       `cmd:"" help:"Take tokens until settle or until --ttl has passed."`
 	Settle     SettleCmd     `cmd:"" help:"End a hold: give back or charge the difference to the actual cost."`
 	Extend     ExtendCmd     `cmd:"" help:"Move the expiry of a hold."`

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/store"
 )
@@ -22,13 +21,13 @@ type OverrideCmd struct {
 
 type OverrideSetCmd struct {
 	onKey `embed:""`
-	Plan  *string        `json:"plan,omitempty" help:"A plan of the limit."`
-	Rate  *string        `json:"-" placeholder:"RATE[/PER]" help:"Or numbers: a rate such as 600/1m."`
-	Burst *int64         `json:"burst,omitempty" help:"And a burst."`
-	Start *string        `json:"start,omitempty" placeholder:"START" help:"When windows begin, also beside a plan: a billing day such as '17 00:00 Europe/Rome'."`
-	For   *time.Duration `json:"-" placeholder:"1h" help:"How long it holds, over one that stands. Default: it stands until it is ended."`
-	Until *string        `json:"until,omitempty" placeholder:"TIME" help:"Or when it ends, such as 2030-01-31T18:00:00Z."`
-	Note  string         `json:"note,omitempty" help:"Why, at most 1024 bytes."`
+	Plan  *string `json:"plan,omitempty" help:"A plan of the limit."`
+	Rate  *string `json:"-" placeholder:"RATE[/PER]" help:"Or numbers: a rate such as 600/1m."`
+	Burst *int64  `json:"burst,omitempty" help:"And a burst."`
+	Start *string `json:"start,omitempty" placeholder:"START" help:"When windows begin, also beside a plan: a billing day such as '17 00:00 Europe/Rome'."`
+	For   *length `json:"for,omitempty" placeholder:"1h" help:"How long it holds, over one that stands. Default: it stands until it is ended."`
+	Until *string `json:"until,omitempty" placeholder:"TIME" help:"Or when it ends, such as 2030-01-31T18:00:00Z."`
+	Note  string  `json:"note,omitempty" help:"Why, at most 1024 bytes."`
 }
 
 func (c *OverrideSetCmd) Run(e *env) error {
@@ -37,7 +36,6 @@ func (c *OverrideSetCmd) Run(e *env) error {
 		Limit string  `json:"limit,omitempty"` // the limit is in the path of the request
 		Rate  *int64  `json:"rate,omitempty"`
 		Per   *string `json:"per,omitempty"`
-		For   string  `json:"for,omitempty"`
 	}{OverrideSetCmd: c}
 	if c.Rate != nil {
 		rate, per, found := strings.Cut(*c.Rate, "/")
@@ -48,9 +46,6 @@ func (c *OverrideSetCmd) Run(e *env) error {
 		if body.Rate = &n; found {
 			body.Per = &per
 		}
-	}
-	if c.For != nil {
-		body.For = period.Format(*c.For)
 	}
 	sent, err := json.Marshal(&body)
 	if err != nil {
@@ -129,18 +124,10 @@ type OverrideListCmd struct {
 }
 
 func (c *OverrideListCmd) Run(e *env) error {
-	var page struct {
-		Overrides []server.Override
-		Next      *string
-	}
 	path := limitPath(c.Name, "/overrides", "n", c.N, "prefix", c.Prefix, "after", c.After, "kind", c.Kind)
-	if printed, err := c.list(e, path, &page, "page of overrides"); printed || err != nil {
-		return err
-	}
-	for i := range page.Overrides {
-		fmt.Fprintln(e.stdout, overrideText(&page.Overrides[i]))
-	}
-	return printNext(e, "--after", page.Next)
+	next, err := rows(&c.target, e, path, "overrides", func(o *server.Override) { fmt.Fprintln(e.stdout, overrideText(o)) })
+	printNext(e, "--after", next)
+	return err
 }
 
 type OverrideEndCmd struct {

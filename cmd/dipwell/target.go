@@ -141,31 +141,35 @@ func (t *target) server() string {
 // printAsked is for commands whose answer does not say who was asked.
 func (t *target) printAsked(e *env) { fmt.Fprintln(e.stderr, "dipwell: asked "+t.asked()) }
 
-// list reads the answer to a GET, such as "page of keys", into page. With --json it prints
-// the answer instead, and returns true.
-func (t *target) list(e *env, path string, page any, what string) (printed bool, err error) {
+// rows calls print for each row of the answer to a GET, a page whose member has the rows. With
+// --json it prints the answer instead. next is nil after the last page.
+func rows[T any](t *target, e *env, path, member string, print func(*T)) (next *string, err error) {
 	b, err := t.call(e, http.MethodGet, path, nil)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	t.printAsked(e)
 	if t.JSON {
 		_, err = e.stdout.Write(b)
-		return true, err
+		return nil, err
 	}
-	if err = json.Unmarshal(b, page); err != nil {
-		return false, errors.New("the server's answer is not a " + what)
+	var page map[string]json.RawMessage
+	var list []T
+	if json.Unmarshal(b, &page) != nil || json.Unmarshal(page[member], &list) != nil {
+		return nil, errors.New("the server's answer is not a list of " + member)
 	}
-	return false, nil
+	for i := range list {
+		print(&list[i])
+	}
+	_ = json.Unmarshal(page["next"], &next) // a list of holds has none
+	return next, nil
 }
 
-// printNext prints the flag for the next page. next is nil after the last one.
-func printNext(e *env, flag string, next *string) error {
-	if next == nil {
-		return nil
+// printNext prints the flag for the next page, if there is one.
+func printNext(e *env, flag string, next *string) {
+	if next != nil {
+		fmt.Fprintf(e.stdout, "there may be more: %s %q\n", flag, *next)
 	}
-	_, err := fmt.Fprintf(e.stdout, "there may be more: %s %q\n", flag, *next)
-	return err
 }
 
 // http does the work of call for a server.
