@@ -70,13 +70,3 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 	}
 	return page, nil
 }
-
-// sweepTopHours deletes entries that are too old.
-func (s *Store) sweepTopHours(ctx context.Context) error {
-	now, err := s.now(ctx)
-	if err != nil {
-		return err
-	}
-	t := trail{s, &catalog.TopHours}
-	return storeError(s.db.ZRemRangeByLex(ctx, t.key(), "-", "("+t.log.Oldest(now)).Err(), true)
-}

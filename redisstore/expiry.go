@@ -82,59 +82,15 @@ func (s *Store) lengthenExpiryLater(d *store.Definition) {
 	})
 }
 
-// sweep gives back expired holds, and deletes rows that are full then; Redis expires other
-// rows. It reads the names of all keys, if this program has seen holds since the last sweep.
-func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
-	if err = s.sweepTopHours(ctx); err != nil || !s.held.Swap(false) {
-		return 0, err
-	}
-	err = s.sweepRecords(ctx, "", &s.limits.reg, func(gone bool) bool {
-		if gone {
-			swept++
-		}
-		return swept < n
-	})
-	if err != nil || swept >= n {
-		s.held.Store(true) // there may be more holds
-	}
-	return swept, err
-}
-
-// sweepRecords calls SweepRow for those keys of a limit that have records, until more
-// returns false. The limit "" means all limits in limits: a limit that is not there may
-// be new, or in a form that this program cannot read.
-func (s *Store) sweepRecords(ctx context.Context, limit string, limits *store.Registry, more func(gone bool) bool) error {
-	begin, going, all := s.names.records, true, limit == ""
-	if !all {
-		begin = s.names.start(s.names.records, limit)
-	}
-	err := s.scanNames(ctx, s.names.pattern(begin, limit, ""), func(names []string) error {
-		for _, name := range names {
-			limit, key, ok := s.names.rowOf(strings.TrimPrefix(name, s.names.records))
-			if !going || !ok || all && limits.Lookup(limit) == nil {
-				continue
-			}
-			gone, err := s.sweepKey(ctx, limits, limit, key, !all)
-			if err != nil {
-				return err
-			}
-			going = more(gone)
-		}
-		return nil
-	})
-	return storeError(err, false)
-}
-
 // sweepKey calls SweepRow for a key. drops tells whether the limit is being dropped.
-func (s *Store) sweepKey(ctx context.Context, limits *store.Registry, limit, key string, drops bool) (gone bool, err error) {
+func (s *Store) sweepKey(ctx context.Context, limits *store.Registry, limit, key string, drops bool) error {
 	t := s.newTable()
 	t.limits, t.drops = limits, drops
 	t.want(limit, key)
-	err = t.update(ctx, func() (err error) {
-		gone, err = store.SweepRow(t, limits, limit, key, t.now)
+	return t.update(ctx, func() error {
+		_, err := store.SweepRow(t, limits, limit, key, t.now)
 		return err
 	}, false)
-	return gone, err
 }
 
 // A bucket is a row that scan found.

@@ -89,7 +89,6 @@ func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (d
 	hold.Expires, hold.Forget = now+hold.Expires, now+hold.Forget
 	g.Hold.Expires = hold.Expires
 	s.holds.live.Put(g.Hold.ID, hold)
-	s.held.Store(true)
 	return true, nil
 }
 

@@ -178,12 +178,8 @@ func (h *lasting) step() {
 			_, err = h.l.Define(ctx, l, store.OwnerCode)
 		}
 	case 11:
-		if h.IntN(2) == 0 {
-			err = errors.Join(h.s.Abilities().Audit.Record(ctx, store.AuditEntry{Action: "reset", Limit: name, Key: key}),
-				h.s.Abilities().TopKeys.Record(ctx, store.AuditEntry{Who: "here", Action: "top", What: "{}"}))
-			break
-		}
-		_, err = h.s.Abilities().Sweep(ctx, 10)
+		err = errors.Join(h.s.Abilities().Audit.Record(ctx, store.AuditEntry{Action: "reset", Limit: name, Key: key}),
+			h.s.Abilities().TopKeys.Record(ctx, store.AuditEntry{Who: "here", Action: "top", What: "{}"}))
 	}
 	var bad *dipwell.FieldError
 	if err != nil && !errors.Is(err, dipwell.ErrReservation) && !errors.Is(err, dipwell.ErrHoldConflict) && !errors.Is(err, dipwell.ErrUnknownHold) && !errors.As(err, &bad) {

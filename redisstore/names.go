@@ -52,8 +52,6 @@ func newNames(c Config, cluster bool) names {
 
 var escapes = strings.NewReplacer("%", "%25", ":", "%3A", "{", "%7B", "}", "%7D")
 
-var unescapes = strings.NewReplacer("%25", "%", "%3A", ":", "%7B", "{", "%7D", "}")
-
 // start returns the start of the names of one kind, such as n.records, for a limit.
 func (n *names) start(kind, limit string) string { return kind + escapes.Replace(limit) + ":" }
 
@@ -133,14 +131,6 @@ func (n *names) keyOf(limit, rest string) (key string, ok bool) {
 		return strings.CutPrefix(key, shared)
 	}
 	return "", false
-}
-
-// rowOf returns the limit and the key in the rest of a name.
-func (n *names) rowOf(rest string) (limit, key string, ok bool) {
-	limit, rest, _ = strings.Cut(rest, ":")
-	limit = unescapes.Replace(limit)
-	key, ok = n.keyOf(limit, rest)
-	return limit, key, ok
 }
 
 // pattern returns a SCAN pattern for the names that have begin and then a key of a

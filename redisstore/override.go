@@ -199,8 +199,19 @@ func (s *Store) eachOverride(ctx context.Context, limit, prefix string, do func(
 // forget deletes the overrides of a dropped limit, and ends its parts of holds and
 // reservations. last is the limit's last version.
 func (s *Store) forget(ctx context.Context, limit string, last uint32) error {
-	if err := s.sweepRecords(ctx, limit, new(store.Registry), func(bool) bool { return true }); err != nil {
-		return err
+	begin := s.names.start(s.names.records, limit)
+	err := s.scanNames(ctx, s.names.pattern(begin, limit, ""), func(names []string) error {
+		for _, name := range names {
+			if key, ok := s.names.keyOf(limit, strings.TrimPrefix(name, begin)); ok {
+				if err := s.sweepKey(ctx, new(store.Registry), limit, key, true); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return storeError(err, false)
 	}
 	return s.forgetOverrides(ctx, limit, last)
 }

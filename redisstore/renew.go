@@ -46,7 +46,7 @@ func (s *Store) renew(ctx context.Context, d *store.Definition) error {
 			if !isOlder(b, d) {
 				continue
 			}
-			if _, err := s.sweepKey(ctx, limits, d.Name, b.Key, false); err != nil && !errors.Is(err, store.ErrStaleDefinition) { // a row of a later version is not older
+			if err := s.sweepKey(ctx, limits, d.Name, b.Key, false); err != nil && !errors.Is(err, store.ErrStaleDefinition) { // a row of a later version is not older
 				return err
 			}
 		}

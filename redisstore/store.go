@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -99,7 +98,6 @@ type Store struct {
 	scripts   *scripts
 	overrides knownOverrides
 	holds     knownHolds
-	held      atomic.Bool // there may be rows with expired holds
 	turns     turns
 	clock     func() int64
 	limits    *limits
@@ -239,12 +237,12 @@ func (s *Store) now(ctx context.Context) (int64, error) {
 	return v[0], nil
 }
 
-// Abilities returns what the store can do besides Apply. Rows expire, so only expired
-// holds need a sweep. All lanes are the store itself: its client has a pool.
+// Abilities returns what the store can do besides Apply. Nothing needs a sweep, because all
+// keys but those of limits and overrides expire. All lanes are the store itself: its client has a pool.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s.cat, Keys: s.keys, Now: s.now, Ready: s.ready, Metrics: s.metrics,
-		Overrides: overrides{s}, Audit: trail{s, &catalog.Changes}, TopKeys: trail{s, &catalog.TopHours}, Minutes: trail{s, &catalog.Minutes}, Usage: usage{s}, Holds: s.keyHolds, Sweep: s.sweep,
+		Overrides: overrides{s}, Audit: trail{s, &catalog.Changes}, TopKeys: trail{s, &catalog.TopHours}, Minutes: trail{s, &catalog.Minutes}, Usage: usage{s}, Holds: s.keyHolds,
 		Lanes: func(_ context.Context, n int) (store.Lanes, error) {
 			return store.Lanes{Stores: slices.Repeat([]store.Store{s}, n)}, nil
 		},

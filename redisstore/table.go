@@ -382,9 +382,6 @@ func (r *tableRow) decode(t *table) (err error) {
 		if err != nil {
 			return fmt.Errorf("has records that cannot be read: %w", err)
 		}
-		if one.Hold != "" {
-			s.held.Store(true)
-		}
 		r.list, r.ids[one.ID()] = append(r.list, one), field
 	}
 	slices.SortFunc(r.list, func(a, b store.Record) int {
@@ -652,9 +649,6 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	}
 	lives := max(fullAt(base, r.state, r.key, t.now), t.now+leastLife)
 	row, ends, held := r.encode(base, t.now)
-	if held > 0 {
-		t.s.held.Store(true)
-	}
 	o, full := r.state.Override, lives
 	if o != nil {
 		lives = max(lives, fullAfter(base, o, r.key))

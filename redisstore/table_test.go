@@ -199,7 +199,7 @@ func (h *history) step() {
 		h.say("define %+v", *l)
 		h.define(*l)
 	case n == 6 && h.gone != nil && h.r.IntN(2) == 0:
-		h.dropOrSweep()
+		h.drop()
 	case n == 7 && len(h.ids) > 0:
 		h.both(store.Group{Cancel: true, ID: h.ids[h.r.IntN(len(h.ids))]})
 	case n < 13:
@@ -209,19 +209,11 @@ func (h *history) step() {
 	}
 }
 
-// dropOrSweep drops a limit and defines it again, or sweeps the store.
-func (h *history) dropOrSweep() {
-	ctx := context.Background()
-	if h.r.IntN(2) == 0 {
-		h.say("sweep")
-		if _, err := h.s.Abilities().Sweep(ctx, 1000); err != nil {
-			h.t.Error(err)
-		}
-		return
-	}
+// drop drops a limit and defines it again.
+func (h *history) drop() {
 	l := h.limits[h.r.IntN(len(h.limits))]
 	h.say("drop %s", l.Name)
-	if err := h.s.Drop(ctx, l.Name, "code"); err != nil {
+	if err := h.s.Drop(context.Background(), l.Name, "code"); err != nil {
 		h.t.Error(err)
 	}
 	for k := range h.table.records {

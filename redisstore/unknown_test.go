@@ -39,26 +39,6 @@ func hold(t *testing.T, l *dipwell.Limiter, limits ...string) string {
 	return d.Hold
 }
 
-// TestSweepOfUnknownLimits checks that a sweep leaves keys of limits that its program does
-// not know, because they are new or in a form that it cannot read.
-func TestSweepOfUnknownLimits(t *testing.T) {
-	t.Parallel()
-	l, _, s, _ := unknowing(t)
-	if _, err := l.SetOverride(t.Context(), "fresh", dipwell.Override{Key: "k", Burst: 20}); err != nil {
-		t.Fatal(err)
-	}
-	hold(t, l, "fresh", "jobs")
-	if _, err := s.Abilities().Sweep(t.Context(), 100); err != nil {
-		t.Error(err)
-	}
-	for limit, want := range map[string]int64{"fresh": 16, "jobs": 6} {
-		holds, err := l.Holds(t.Context(), limit, "k")
-		if n := left(t, l, limit, "k"); err != nil || n != want || len(holds) != 1 {
-			t.Errorf("%d left of %s, want %d; %d holds, %v", n, limit, want, len(holds), err)
-		}
-	}
-}
-
 // TestSettleOfUnknownLimits checks that a program settles and extends a hold of limits that
 // it does not know yet, and that it leaves one alone if it cannot read its limit.
 func TestSettleOfUnknownLimits(t *testing.T) {
@@ -83,9 +63,6 @@ func TestSettleOfUnknownLimits(t *testing.T) {
 	}
 	if d, err := does.Settle(t.Context(), id); !errors.Is(err, store.ErrStore) {
 		t.Errorf("settled a hold of a limit that it cannot read: %+v, %v", d, err)
-	}
-	if _, err := s.Abilities().Sweep(t.Context(), 100); err != nil {
-		t.Error(err)
 	}
 	if d, err := l.Settle(t.Context(), id); err != nil || !d.Allowed || d.Remaining != 10 {
 		t.Errorf("%+v, %v", d, err)
