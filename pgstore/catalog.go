@@ -32,9 +32,6 @@ type limits struct {
 	pass    portablePass
 	sweeps  bool // Config.Sweep
 
-	heard   atomic.Int64 // when the limits were last known to be current, counted from started
-	started time.Time
-
 	zones sync.Map     // by terms.CalendarSpec: comparedZone
 	ahead atomic.Int64 // µs: the database's clock minus this machine's, as far as it is known
 }
@@ -51,7 +48,7 @@ type entry struct {
 }
 
 func newLimits(s *Store) *limits {
-	l := &limits{s: s, db: s.sideDB(asideLimits), started: time.Now()}
+	l := &limits{s: s, db: s.sideDB(asideLimits)}
 	l.entries.Store(&map[string]*entry{})
 	return l
 }
@@ -70,24 +67,17 @@ func (l *limits) catalog(c Config) *catalog.Catalog {
 // errUnread is the error of calls before the limits were read for the first time.
 var errUnread = fmt.Errorf("%w: the limits could not be read from the database yet", store.ErrStore)
 
-// maxUnheard is how long a program may decide without checking whether the limits have
-// changed. The server keeps a superseded version for much longer (dipwell_internal.retire,
-// keepVersion), because a row of a version that is gone counts as full.
-const maxUnheard = time.Minute
-
-// hear makes sure that the limits were current at most maxUnheard ago. Usually the
-// watcher does that, but it may be turned off or disconnected.
+// hear makes sure that the limits were current at most catalog.MaxUnheard ago. The server
+// keeps a superseded version for much longer (dipwell_internal.retire, keepVersion), because a
+// row of a version that is gone counts as full.
 func (s *Store) hear(ctx context.Context) error {
-	l := s.limits
-	now := time.Since(l.started)
 	switch {
-	case !s.cat.IsRead() || now-time.Duration(l.heard.Load()) < maxUnheard:
+	case s.cat.Heard(), time.Since(s.heard) < catalog.MaxUnheard:
 		return nil
 	case s.autocommit():
 		return storeError(s.cat.Refresh(ctx), false)
-	case s.heard > 0 && now-s.heard < maxUnheard:
-		return nil
 	}
+	now := time.Now()
 	err := s.readLimits(ctx)
 	if err == nil {
 		s.heard = now
@@ -179,17 +169,12 @@ func (l *limits) Prepare(ctx context.Context) error {
 
 // Revision reads the revision of the limits.
 func (l *limits) Revision(ctx context.Context) (revision int64, err error) {
-	asked := time.Since(l.started)
 	err = l.db.QueryRow(ctx, revisionSQL).Scan(&revision)
-	if err == nil && revision == l.s.cat.Revision() {
-		l.heard.Store(int64(asked))
-	}
 	return revision, err
 }
 
 // Read reads all limits, or one.
 func (l *limits) Read(ctx context.Context, only string) (*catalog.Limits, error) {
-	asked := time.Since(l.started)
 	read, err := l.readLimits(ctx, l.db, only)
 	if err != nil {
 		return nil, err
@@ -201,7 +186,6 @@ func (l *limits) Read(ctx context.Context, only string) (*catalog.Limits, error)
 		}
 		d.Warning = strings.Trim(d.Warning+"; "+warning, "; ")
 	}
-	l.heard.Store(int64(asked))
 	return read, nil
 }
 
@@ -234,8 +218,9 @@ func (l *limits) newEntry(id int32, d *store.Definition, old *entry) *entry {
 	return e
 }
 
-// querier is the method of a database that reads several rows.
+// querier is the methods of a database that read rows.
 type querier interface {
+	rower
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
@@ -269,14 +254,15 @@ const revisionSQL = "select coalesce(sum(r.n), 0)::bigint from dipwell.revision 
 var (
 	loadSQL    = loadFrom + " order by l.id, v.number"
 	loadOneSQL = loadFrom + " where l.name = $3 order by v.number"
-	loadFrom   = "select (" + revisionSQL + "), l.id, l.owner, l.version, coalesce(l.overridden, false), (select min(x.number) from dipwell.versions x where x.limit_id = l.id), " +
+	loadFrom   = "select l.id, l.owner, l.version, coalesce(l.overridden, false), (select min(x.number) from dipwell.versions x where x.limit_id = l.id), " +
 		catalog.List("l.", catalog.LimitColumns) + ", " +
 		strings.Replace(catalog.List("v.", catalog.VersionColumns), `v."start"`, "coalesce(v.start, '')", 1) +
 		" from dipwell.limits l left join unnest($1::int[], $2::int[]) k (id, number) on k.id = l.id" +
 		" join dipwell.versions v on v.limit_id = l.id and v.number >= least(l.version, coalesce(k.number, 0))"
 )
 
-// readLimits reads all limits, or only one, with one statement, and so from one snapshot.
+// readLimits reads all limits, or only one, from one snapshot. The revision is that of a
+// moment before: if the limits change in between, the next check reads them again.
 func (l *limits) readLimits(ctx context.Context, db querier, only string) (*catalog.Limits, error) {
 	if l.dialect.Load() != nil {
 		return l.readPortable(ctx, db, only)
@@ -301,18 +287,21 @@ func readLimits(ctx context.Context, db querier, only string, known map[int32]*s
 	if only != "" {
 		sql, args = loadOneSQL, append(args, only)
 	}
+	read := &catalog.Limits{Only: only, IDs: map[string]int32{}, Bad: map[string]error{}}
+	if err := db.QueryRow(ctx, revisionSQL).Scan(&read.Revision); err != nil {
+		return nil, err
+	}
 	rows, err := db.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
 	}
-	read := &catalog.Limits{Only: only, IDs: map[string]int32{}, Bad: map[string]error{}, Revision: -1}
 	var id int32
 	var by string
 	var number, oldest uint32
 	var overridden bool
 	var v catalog.Version
 	values := make([]any, len(catalog.LimitColumns))
-	fields := []any{&read.Revision, &id, &by, &number, &overridden, &oldest}
+	fields := []any{&id, &by, &number, &overridden, &oldest}
 	for i := range values {
 		fields = append(fields, &values[i])
 	}
@@ -338,24 +327,11 @@ func readLimits(ctx context.Context, db querier, only string, known map[int32]*s
 		read.Defs, read.IDs[name] = append(read.Defs, d), id
 		return nil
 	})
-	switch {
-	case err == nil && other:
+	if err == nil && other {
 		return readLimits(ctx, db, only, nil)
-	case err != nil || only != "" || len(read.Defs)+len(read.Bad) > 0:
-		return read, err
-	}
-	if rows, err = db.Query(ctx, emptySQL); err != nil {
-		return nil, err
-	}
-	if _, err = pgx.ForEachRow(rows, []any{&read.Revision}, func() error { return nil }); err == nil && read.Revision < 0 {
-		return readLimits(ctx, db, only, nil) // there are limits by now
 	}
 	return read, err
 }
-
-// emptySQL reads the revision if there are no limits: loadSQL then returns no row to read
-// it from.
-const emptySQL = "select v.n from (" + revisionSQL + ") v (n) where not exists (select from dipwell.limits)"
 
 // byID finds a limit's definition, or nil.
 func (l *limits) byID(id int32) *store.Definition {

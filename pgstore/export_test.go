@@ -77,7 +77,7 @@ const MaxRawStatements = maxRawStatements
 
 // ForgetLimits makes a store behave as if it had last read the limits an hour
 // ago.
-func ForgetLimits(s *Store) { s.limits.started = s.limits.started.Add(-time.Hour) }
+func ForgetLimits(s *Store) { s.cat.Started = s.cat.Started.Add(-time.Hour) }
 
 // Registry, Define and Drop are those of the store's limits, for tests.
 func (s *Store) Registry() *store.Registry { return s.cat.Registry() }

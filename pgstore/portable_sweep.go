@@ -163,7 +163,7 @@ func dropped(ctx context.Context, db rower, id int32) bool {
 }
 
 // keepVersion is how long a version is kept after the next one began. A program reads the
-// limits at most maxUnheard before it sends a statement, and no statement takes the rest
+// limits at most catalog.MaxUnheard before it sends a statement, and no statement takes the rest
 // of this time. A row inserted under a version that was deleted would count as full.
 const keepVersion = 10 * time.Minute
 

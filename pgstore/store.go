@@ -104,9 +104,9 @@ type Store struct {
 	limits     *limits
 	cat        *catalog.Catalog
 	clock      func() int64
-	overridden *overridden   // definitions of overridden keys
-	inLane     bool          // the store is a lane: a settle is not tried alone after a lock timeout
-	heard      time.Duration // for a transaction: when it last read the limits, counted from limits.started
+	overridden *overridden // definitions of overridden keys
+	inLane     bool        // the store is a lane: a settle is not tried alone after a lock timeout
+	heard      time.Time   // for a transaction: when it last read the limits
 	report     func(error)
 	lanes      *sync.Map // the *lanePools that are open
 	rows       *background.Cached
@@ -170,7 +170,7 @@ func newStore(ctx context.Context, db DB, c Config, side []*pgxpool.Pool) (*Stor
 //	d, err := limiter.With(s.With(tx)).Take(ctx, "orders", customer, 1)
 func (s *Store) With(db DB) *Store {
 	c := *s
-	c.db, c.owned, c.janitor, c.heard = db, nil, nil, 0
+	c.db, c.owned, c.janitor, c.heard = db, nil, nil, time.Time{}
 	return &c
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -25,8 +24,6 @@ type limits struct {
 	reg     store.Registry
 	entries atomic.Pointer[map[string]*entry]
 
-	heard    atomic.Int64 // when the limits were last known to be current, counted from started
-	started  time.Time
 	revision atomic.Int64      // the revision that was read last; or, after a change that showed that the server had lost others, one later than the server's
 	fields   map[string]string // fields of the limits in force
 	read     map[string]string // fields as last read, for Install
@@ -50,7 +47,7 @@ type entry struct {
 func (e *entry) row(key string) string { return e.names.keyWith(e.begin, key, e.parts) }
 
 func newLimits(s *Store, c Config) *limits {
-	l := &limits{s: s, config: c, started: time.Now()}
+	l := &limits{s: s, config: c}
 	l.entries.Store(&map[string]*entry{})
 	return l
 }
@@ -139,22 +136,14 @@ func (l *limits) Prepare(ctx context.Context) error { return l.s.checkServer(ctx
 // Revision reads the revision of the limits, which is 0 if it is missing, as the limits then
 // are too.
 func (l *limits) Revision(ctx context.Context) (int64, error) {
-	asked := time.Since(l.started)
 	text, err := l.field(ctx, "")
-	if err != nil {
-		return 0, err
-	}
 	revision, _ := strconv.ParseInt(text, 10, 64)
-	if revision == l.s.cat.Revision() {
-		l.heard.Store(int64(asked))
-	}
-	return revision, nil
+	return revision, err
 }
 
 // Read reads the hash of limits, or one field of it. Fields that have not changed
 // keep their definitions.
 func (l *limits) Read(ctx context.Context, only string) (*catalog.Limits, error) {
-	asked := time.Since(l.started)
 	readFields := l.readFields
 	if only != "" {
 		readFields = func(ctx context.Context) (map[string]string, error) { return l.readField(ctx, only) }
@@ -176,7 +165,6 @@ func (l *limits) Read(ctx context.Context, only string) (*catalog.Limits, error)
 		}
 	}
 	l.read = fields
-	l.heard.Store(int64(asked))
 	return read, nil
 }
 

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -77,7 +78,7 @@ func (s *Store) Drop(ctx context.Context, name, owner string) error {
 
 // Forget makes the store believe that it has heard nothing of the limits for longer than it
 // may decide without.
-func (s *Store) Forget() { s.limits.started = s.limits.started.Add(-2 * maxUnheard) }
+func (s *Store) Forget() { s.cat.Started = s.cat.Started.Add(-2 * catalog.MaxUnheard) }
 
 // StopAfterTime makes scripts believe that the server stopped for half a second after they
 // read its clock.

@@ -18,23 +18,10 @@ const (
 	maxYoung   = 256 // most versions that are kept because they are young; fewer begin in the second that a change takes to reach all programs
 )
 
-// A program that has heard nothing of the limits for maxUnheard reads them before it decides.
-// So rows of a version may be written for that long after the next one began, and until the
-// call ends: keepVersion.
-const (
-	maxUnheard  = time.Minute
-	keepVersion = 2 * time.Minute
-)
-
-// hear makes sure that the limits were current at most maxUnheard ago. Usually the watcher
-// does that, but it may be turned off or disconnected.
-func (s *Store) hear(ctx context.Context) error {
-	l := s.limits
-	if !s.cat.IsRead() || time.Since(l.started)-time.Duration(l.heard.Load()) < maxUnheard {
-		return nil
-	}
-	return storeError(s.cat.Refresh(ctx), false)
-}
+// A program that has heard nothing of the limits for catalog.MaxUnheard reads them before it
+// decides. So rows of a version may be written for that long after the next one began, and
+// until the call ends: keepVersion.
+const keepVersion = 2 * time.Minute
 
 // renew converts the rows, the records and the overrides of older versions of a limit to d,
 // which is its present version.

@@ -170,11 +170,13 @@ const maxRounds = 16
 // errors are in the groups. Each wraps store.ErrStore if the server did not answer, and
 // store.ErrOutcomeUnknown if it may have decided the group.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
-	if err := s.hear(ctx); err != nil {
-		for i := range b.Groups {
-			b.Groups[i].Err = err
+	if !s.cat.Heard() {
+		if err := s.cat.Refresh(ctx); err != nil {
+			for i := range b.Groups {
+				b.Groups[i].Err = storeError(err, false)
+			}
+			return nil
 		}
-		return nil
 	}
 	if len(b.Groups) == 1 {
 		b.Groups[0].Err = s.group(ctx, &b.Groups[0])

@@ -104,6 +104,9 @@ type Catalog struct {
 	unread   atomic.Pointer[error]
 	waiting  atomic.Pointer[map[string]error] // why pending limits are not stored, by name
 
+	Started time.Time    // heard is counted from here
+	heard   atomic.Int64 // when the limits in force were last known to be those of b
+
 	installs sync.Mutex   // never held while b is waited for
 	revision atomic.Int64 // changed only with installs locked, and so is bad
 	unsure   atomic.Bool  // the limits of revision were read in a transaction that may roll back
@@ -131,7 +134,7 @@ func (p pending) locked() bool { return errors.Is(p.why, store.ErrLocked) }
 
 // New returns a catalog that has read nothing yet. The limits that it reads appear in reg.
 func New(b Backend, reg *store.Registry, c Config) *Catalog {
-	cat := &Catalog{Config: c, b: b, reg: reg, reading: make(background.Gate, 1), changing: make(background.Gate, 1)}
+	cat := &Catalog{Config: c, b: b, reg: reg, reading: make(background.Gate, 1), changing: make(background.Gate, 1), Started: time.Now()}
 	cat.revision.Store(-1)
 	cat.bad.Store(&map[string]error{})
 	cat.waiting.Store(&map[string]error{})
@@ -245,12 +248,13 @@ func (c *Catalog) load(ctx context.Context) error {
 	}
 	defer c.reading.Leave()
 	for {
-		revision := c.Revision()
+		revision, asked := c.Revision(), time.Since(c.Started)
 		read, err := c.b.Read(ctx, "")
 		if err != nil {
 			return err
 		}
 		if done, err := c.installAfter(revision, read); done || err != nil {
+			c.hear(asked, err == nil)
 			return err
 		}
 	}
@@ -423,8 +427,28 @@ func (c *Catalog) isStale(ctx context.Context) (bool, error) {
 	if !c.isRead.Load() {
 		return true, nil
 	}
+	asked := time.Since(c.Started)
 	revision, err := c.b.Revision(ctx)
+	c.hear(asked, err == nil && revision == c.Revision())
 	return err == nil && (revision != c.Revision() || c.unsure.Load()), err
+}
+
+// MaxUnheard is how long a program may decide without checking whether the limits have
+// changed.
+const MaxUnheard = time.Minute
+
+// Heard reports whether the limits in force were those of the store at most MaxUnheard ago, or
+// were never read. Usually the watcher sees to that, but it may be turned off or disconnected:
+// a call must then Refresh the limits before it is decided.
+func (c *Catalog) Heard() bool {
+	return !c.isRead.Load() || time.Since(c.Started)-time.Duration(c.heard.Load()) < MaxUnheard
+}
+
+// hear notes that the limits in force were those of the store at a time, if they were.
+func (c *Catalog) hear(asked time.Duration, current bool) {
+	if current {
+		c.heard.Store(int64(asked))
+	}
 }
 
 // Registry returns the limits as they were last read.
