@@ -16,7 +16,7 @@ import (
 // Abilities returns what the store can do besides Apply. Only a store over a
 // *pgxpool.Pool has lanes and metrics.
 func (s *Store) Abilities() store.Abilities {
-	ab := store.Abilities{Store: s, Limits: s.cat, Keys: s.keys, Sweep: s.sweep, Now: s.now, Ready: s.ready, Overrides: overrides{s}, Audit: trail{s}, TopKeys: reports{s, &catalog.TopHours}, Minutes: reports{s, &catalog.Minutes}, Usage: usage{s}, Holds: s.keyHolds}
+	ab := store.Abilities{Store: s, Limits: s.cat, Keys: s.keys, Sweep: s.sweep, Now: s.now, Ready: s.ready, Overrides: overrides{s}, Audit: trail{s, &catalog.Changes}, TopKeys: trail{s, &catalog.TopHours}, Minutes: trail{s, &catalog.Minutes}, Usage: usage{s}, Holds: s.keyHolds}
 	if _, ok := s.db.(*pgxpool.Pool); ok {
 		ab.Lanes, ab.Metrics = s.openLanes, s.metrics
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,15 +12,32 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A trail is the ability Audit of a store. Changes made in SQL are recorded by the
-// functions of schema/.
-type trail struct{ *Store }
+// A trail is a log of entries of a store. Changes made in SQL are recorded by the functions of
+// schema/. The busiest keys of each hour and what was decided in each minute are in one table.
+type trail struct {
+	*Store
+	log *catalog.EntryLog
+}
 
 var _ store.Auditor = trail{}
 
-// Record implements store.Auditor.
+func (s trail) minutes() bool { return s.log == &catalog.Minutes }
+
 func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
-	return s.engine().record(ctx, e)
+	if s.log == &catalog.Changes {
+		return s.engine().record(ctx, e)
+	}
+	now, err := s.now(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = s.db.Exec(ctx, "insert into dipwell.top_hours (id, at, process, of_minute, report) values ($1, $2, $3, $4, $5)",
+		catalog.EntryID(now, rand.Uint32()), time.UnixMicro(now).UTC(), e.Who, s.minutes(), e.What)
+	if err == nil {
+		_, err = s.db.Exec(ctx, "delete from dipwell.top_hours where of_minute = $3 and (id < $1 or id <= (select id from dipwell.top_hours where of_minute = $3 order by id desc limit 1 offset $2))",
+			s.log.Oldest(now), s.log.Entries, s.minutes())
+	}
+	return storeError(err, true)
 }
 
 func (s functions) record(ctx context.Context, e store.AuditEntry) error {
@@ -42,24 +58,27 @@ func (s portable) record(ctx context.Context, e store.AuditEntry) error {
 	return storeError(err, true)
 }
 
-// Audit implements store.Auditor.
-func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEntry, error) {
-	return s.page(ctx, "id, who, action, limit_name, key, what, note, role from dipwell.audit", before, n)
-}
+// These are the columns of the logs.
+const (
+	changesSQL = "id, who, action, limit_name, key, what, note, role from dipwell.audit where true"
+	reportsSQL = "id, process, case when of_minute then 'minute' else 'top' end, '', '', report::text, '', '' from dipwell.top_hours where of_minute = $3"
+)
 
-// page implements store.Auditor.Audit for a log, which is a list of the columns of a table; more
-// are parameters of it from $3 on.
-func (s *Store) page(ctx context.Context, log, before string, n int, more ...any) ([]store.AuditEntry, error) {
+func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEntry, error) {
 	if err := catalog.CheckBefore(before); err != nil {
 		return nil, err
+	}
+	log, args := changesSQL, []any{before, n}
+	if s.log != &catalog.Changes {
+		log, args = reportsSQL, append(args, s.minutes())
 	}
 	return list(ctx, s.db, func(row pgx.CollectableRow) (e store.AuditEntry, err error) {
 		if err = row.Scan(&e.ID, &e.Who, &e.Action, &e.Limit, &e.Key, &e.What, &e.Note, &e.Role); err == nil {
 			e.At, err = catalog.EntryTime(e.ID)
 		}
 		if err != nil {
-			err = fmt.Errorf("%s: %w", log[strings.LastIndexByte(log, ' ')+1:], err)
+			err = fmt.Errorf("%s: %w", s.log.Name, err)
 		}
 		return e, err
-	}, "select "+log+" where $1 = '' or id < $1 order by id desc limit $2", append([]any{before, n}, more...)...)
+	}, "select "+log+" and ($1 = '' or id < $1) order by id desc limit $2", args...)
 }
