@@ -127,7 +127,7 @@ func (s *Store) rowStates(ctx context.Context, groups []*store.Group) ([]rowStat
 			limits, keys, of = append(limits, e.id), append(keys, op.Key), append(of, i)
 		}
 	}
-	rows, err := s.db.Query(ctx, rowStatesSQL, s.withCustomPlan(limits, keys)...)
+	rows, err := s.db.Query(ctx, rowStatesSQL, customPlan, limits, keys)
 	if err != nil {
 		return nil, err
 	}

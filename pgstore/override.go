@@ -314,7 +314,7 @@ func (s *Store) withOverrides(ctx context.Context, id int32, rows []store.KeySta
 		return nil
 	}
 	found, err := list(ctx, s.db, func(row pgx.CollectableRow) (*store.Override, error) { return scanOverride(row, parseOverride) }, `select o.key, to_jsonb(o) - 'rule' from unnest($2::text[]) q(k)
-		cross join lateral (select * from dipwell.key_overrides where limit_id = $1 and key = q.k limit 1) o`, s.withCustomPlan(id, keys)...)
+		cross join lateral (select * from dipwell.key_overrides where limit_id = $1 and key = q.k limit 1) o`, customPlan, id, keys)
 	overrides := map[string]*store.Override{}
 	for _, o := range found {
 		o.Prepare()

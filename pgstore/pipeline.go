@@ -284,21 +284,9 @@ func (q *question) read(rows pgx.Rows) (err error) {
 
 var errConnEnded = errors.New("the connection ended before the answer")
 
-// withCustomPlan adds the option that makes the server plan the statement at each
-// execution, because a plan cached while the tables were small may scan a whole table.
-// Modes of pgx that do not prepare statements do not need it.
-func (s *Store) withCustomPlan(args ...any) []any {
-	mode := pgx.QueryExecModeCacheStatement
-	if pool, ok := s.db.(*pgxpool.Pool); ok {
-		mode = pool.Config().ConnConfig.DefaultQueryExecMode
-	} else if conn := connOf(s.db); conn != nil {
-		mode = conn.Config().DefaultQueryExecMode
-	}
-	if mode != pgx.QueryExecModeCacheStatement {
-		return args
-	}
-	return append([]any{pgx.QueryExecModeCacheDescribe}, args...)
-}
+// customPlan is an option that makes the server plan a statement at each execution, because
+// a plan cached while the tables were small may scan a whole table.
+const customPlan = pgx.QueryExecModeCacheDescribe
 
 // acquire returns a connection for one statement, so that an earlier error is known to
 // have sent nothing. Call release when the statement's rows are read.
