@@ -49,6 +49,7 @@ func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait 
 		all: bounded.NewWindow(bounded.WindowConfig{Slices: topSlices, Uses: usageKeys})}
 	k.minutes = &minuteLog{server: s, to: s.can.Minutes, minute: time.Now().Truncate(time.Minute), before: s.tally()}
 	k.usage = s.usageLog(k.all)
+	k.last.keys.Most = refusedKeys
 	s.metrics.keys = k
 	s.metrics.counter("dipwell_top_hours_lost_total", "Hours whose busiest keys the store did not keep.", k.lost.Load)
 	to := s.can.TopKeys

@@ -11,7 +11,8 @@ import (
 
 // The last refusals take no more memory than the page for operators says.
 func TestLastRefusalsAreBounded(t *testing.T) {
-	most := int(unsafe.Sizeof(lastRefusals{})) + refusedSets*refusedWays*(int(unsafe.Sizeof(refusedKey{}))+bounded.MaxKey)
+	const entry = unsafe.Sizeof(refusedKey{}) + unsafe.Sizeof([]oneRefusal{}) + refusedTimes*unsafe.Sizeof(oneRefusal{})
+	most := 2 * refusedKeys * (int(entry) + bounded.MaxKey)
 	if most > 1.5e6 {
 		t.Errorf("at most %d bytes", most)
 	}
@@ -21,6 +22,7 @@ func TestLastRefusalsAreBounded(t *testing.T) {
 func BenchmarkKeyCounts(b *testing.B) {
 	size := bounded.WindowConfig{Slices: topSlices}
 	k := &keyCounts{all: bounded.NewWindow(size), refused: bounded.NewWindow(size)}
+	k.last.keys.Most = refusedKeys
 	keys := make([]string, 1000)
 	for i := range keys {
 		keys[i] = "user:" + strconv.Itoa(i)
