@@ -36,7 +36,6 @@ func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 	}))
 }
 
-// Audit implements store.Auditor.
 func (s trail) Audit(ctx context.Context, before string, n int) (page []store.AuditEntry, err error) {
 	if err = catalog.CheckBefore(before); err != nil {
 		return nil, err

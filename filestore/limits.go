@@ -89,7 +89,6 @@ const (
 	renewChunk = 1000 // number of keys that are converted in one transaction
 )
 
-// Define implements store.Definer.
 func (p *limits) Define(_ context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	if p.s.state.Load()&stateClosed != 0 {
 		return nil, p.s.unavailable()

@@ -36,7 +36,6 @@ func (s usage) AddUsage(_ context.Context, lines []store.UsageLine) error {
 	}))
 }
 
-// Usage implements store.UsageKeeper.
 func (s usage) Usage(ctx context.Context, d *store.Definition, key string, from, to int64) (list []store.UsageLine, err error) {
 	if s.state.Load()&stateClosed != 0 {
 		return nil, errClosed

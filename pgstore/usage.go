@@ -27,7 +27,6 @@ on conflict (limit_id, key, hour, by_sql) do update set allowed = u.allowed + ex
 // their timeout nobody would know whether the lines were added.
 const usagePatience = 2 * time.Second
 
-// AddUsage implements store.UsageKeeper.
 func (s usage) AddUsage(ctx context.Context, lines []store.UsageLine) error {
 	n := len(lines)
 	names, keys, hours := make([]string, n), make([]string, n), make([]time.Time, n)
@@ -46,7 +45,6 @@ func (s usage) AddUsage(ctx context.Context, lines []store.UsageLine) error {
 	return storeError(err, true)
 }
 
-// Usage implements store.UsageKeeper.
 func (s usage) Usage(ctx context.Context, d *store.Definition, key string, from, to int64) ([]store.UsageLine, error) {
 	now, err := s.now(ctx)
 	if err != nil {

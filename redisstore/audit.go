@@ -26,7 +26,6 @@ var _ store.Auditor = trail{}
 
 func (s trail) key() string { return s.names.logs + s.log.Name }
 
-// Record implements store.Auditor.
 func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 	now, err := s.now(ctx)
 	if err != nil {
@@ -44,7 +43,6 @@ func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 	return storeError(err, true)
 }
 
-// Audit implements store.Auditor.
 func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEntry, error) {
 	if err := catalog.CheckBefore(before); err != nil {
 		return nil, err

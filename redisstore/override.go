@@ -133,7 +133,6 @@ func (s overrides) keepFit(ctx context.Context, limit string, set *store.Overrid
 	return errors.Join(unfit, err)
 }
 
-// EndOverride implements store.Overrider.
 func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key string, kind store.OverrideKind) (ended *store.Override, err error) {
 	err = s.changeOverride(ctx, d, key, false, func(t *table, present *store.Definition) (err error) {
 		if t.rows[0].state.Override != nil {

@@ -26,7 +26,6 @@ const (
 	usageChunk = 1000 // most lines in a call: Redis serves nobody else meanwhile
 )
 
-// AddUsage implements store.UsageKeeper.
 func (s usage) AddUsage(ctx context.Context, lines []store.UsageLine) error {
 	var order []int // indexes of lines, those of the same limit and hour together
 	for i := range lines {
@@ -71,7 +70,6 @@ func (s usage) hash(limit string, hour int64) string {
 	return s.names.start(s.names.usages, limit) + strconv.FormatInt(hour/usageHour, 10)
 }
 
-// Usage implements store.UsageKeeper.
 func (s usage) Usage(ctx context.Context, d *store.Definition, key string, from, to int64) (list []store.UsageLine, err error) {
 	now, err := s.now(ctx)
 	if err != nil {

@@ -23,14 +23,10 @@ func (ab *Abilities) Guard(f enter) {
 	if ab.Overrides != nil {
 		ab.Overrides = guardedOverrides{ab.Overrides, f}
 	}
-	if ab.Audit != nil {
-		ab.Audit = guardedAudit{ab.Audit, f}
-	}
-	if ab.TopKeys != nil {
-		ab.TopKeys = guardedAudit{ab.TopKeys, f}
-	}
-	if ab.Minutes != nil {
-		ab.Minutes = guardedAudit{ab.Minutes, f}
+	for _, log := range []*Auditor{&ab.Audit, &ab.TopKeys, &ab.Minutes} {
+		if *log != nil {
+			*log = guardedAudit{*log, f}
+		}
 	}
 	if ab.Usage != nil {
 		ab.Usage = guardedUsage{ab.Usage, f}

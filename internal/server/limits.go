@@ -268,7 +268,6 @@ func plainJSON(name, value string) bool {
 // A Nullable is a text that is null in JSON if it is empty.
 type Nullable string
 
-// MarshalJSON implements json.Marshaler.
 func (t Nullable) MarshalJSON() ([]byte, error) {
 	if t == "" {
 		return []byte("null"), nil
