@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -73,7 +72,9 @@ const (
 type client struct {
 	taker
 	ClientConfig
-	blocks blocks
+	// By target and method, the time before which no call is sent. A forgotten entry costs at
+	// most one refused call.
+	blocks bounded.Map[[2]string, time.Time]
 }
 
 // NewClient returns interceptors, as options of grpc.NewClient, that limit the calls that
@@ -108,7 +109,9 @@ func newClient(limiter *dipwell.Limiter, c ClientConfig) (*client, error) {
 		return nil, fmt.Errorf("grpclimit: MaxAttempts: %d is not between 1 and %d", c.MaxAttempts, maxAttempts)
 	}
 	c.MaxWait, c.MaxAttempts = cmp.Or(c.MaxWait, defaultMaxWait), cmp.Or(c.MaxAttempts, defaultMaxAttempts)
-	return &client{taker: taker{limiter, c.Failed, c.Refused, c.Observe}, ClientConfig: c}, nil
+	l := &client{taker: taker{limiter, c.Failed, c.Refused, c.Observe}, ClientConfig: c}
+	l.blocks.Most = maxMethods
+	return l, nil
 }
 
 func (c *client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -168,7 +171,8 @@ func (c *client) observeCall(ctx context.Context, adaptive []string, began time.
 // returns the adaptive limits that allowed the call.
 func (c *client) admit(ctx context.Context, w *waitBudget, target, method string, req any) (adaptive []string, err error) {
 	for {
-		wait := c.blocks.wait(target, method)
+		until, _ := c.blocks.Get([2]string{target, method})
+		wait := time.Until(until)
 		if wait <= 0 {
 			break
 		}
@@ -205,7 +209,10 @@ func (c *client) learn(target, method string, err error) (wait time.Duration, to
 	wait, told = RetryInfo(err)
 	if told {
 		wait = min(wait, maxBlock)
-		c.blocks.set(target, method, wait)
+		k, until := [2]string{target, method}, time.Now().Add(wait)
+		if old, _ := c.blocks.Get(k); until.After(old) {
+			c.blocks.Put(k, until)
+		}
 	}
 	return wait, told
 }
@@ -263,31 +270,4 @@ func (s *clientStream) RecvMsg(m any) error {
 		s.c.learn(s.target, s.method, err)
 	}
 	return err
-}
-
-// blocks has, by target and method, the time before which no call is sent.
-type blocks struct {
-	mu    sync.RWMutex
-	until bounded.Map[[2]string, time.Time] // a forgotten entry costs at most one refused call
-}
-
-func (b *blocks) wait(target, method string) time.Duration {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	until, ok := b.until.Get([2]string{target, method})
-	if !ok {
-		return 0
-	}
-	return time.Until(until)
-}
-
-func (b *blocks) set(target, method string, wait time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	k := [2]string{target, method}
-	until := time.Now().Add(wait)
-	if old, _ := b.until.Get(k); until.After(old) {
-		b.until.Most = maxMethods
-		b.until.Put(k, until)
-	}
 }
