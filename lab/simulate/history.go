@@ -115,11 +115,10 @@ type history struct {
 	steps  []step
 }
 
-// faultNames are the faults that Options.Faults may name.
 var faultNames = []string{"lost", "lost-answers", "twice", "slow", "cut", "stall", "clock-back", "skew", "drift", "pause", "crash", "define", "override", "sweep"}
 
-// newHistory draws a history with n steps from a seed.
-func newHistory(seed uint64, n int, only []string) history {
+// newHistory draws a history with n steps from a seed, if calm without faults.
+func newHistory(seed uint64, n int, calm bool) history {
 	r := rand.New(rand.NewPCG(seed, 0))
 	h := history{seed: seed, processes: 1 + r.IntN(4), cached: r.IntN(2) == 0, planned: r.IntN(3) == 0, leased: r.IntN(4) == 0}
 	// These values are not drawn, so that the rest of the history does not depend on them.
@@ -133,7 +132,7 @@ func newHistory(seed uint64, n int, only []string) history {
 	h.drawKinds()
 	active := map[string]bool{}
 	for _, name := range faultNames {
-		active[name] = r.IntN(2) == 0 && (len(only) == 0 || slices.Contains(only, name))
+		active[name] = r.IntN(2) == 0 && !calm
 	}
 	permille := func(name string) int {
 		if v := r.IntN(60); active[name] {
@@ -303,7 +302,6 @@ func (h *history) leastBurst(rate int64) int64 {
 	return 3*int64(h.limits[3].Lease.Seconds()*float64(rate)) + 10
 }
 
-// words describes which plan the calls of a step name, and what else the calls do.
 func (s *step) words() (text string) {
 	if s.plan != "" {
 		text = " by plan " + s.plan
@@ -319,7 +317,6 @@ func (s *step) words() (text string) {
 	return text
 }
 
-// String describes the step in words.
 func (s *step) String() string {
 	p := fmt.Sprintf("process %d ", s.process)
 	ms := fmt.Sprintf("%.1f ms", float64(s.span)/1000)
@@ -368,7 +365,6 @@ func (s *step) String() string {
 	return "the " + s.where + " sweeps"
 }
 
-// play makes one step of the history happen.
 func (w *world) play(s *step) {
 	p, n := w.procs[s.process], w.nodes[s.region]
 	if s.kind > holds {

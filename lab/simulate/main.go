@@ -23,8 +23,7 @@ const description = `Simulate a cluster with faults in virtual time, and check i
 
 Examples:
   go run ./lab/simulate --seeds 1000
-  go run ./lab/simulate --seed 7
-  go run ./lab/simulate --seed 7 --faults lost,clock-back`
+  go run ./lab/simulate --seed 7`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -36,7 +35,6 @@ func main() {
 	}
 }
 
-// command parses args, plays the histories and prints their results.
 func command(ctx context.Context, args []string, stdout io.Writer) error {
 	var f flags
 	parser, err := kong.New(&f, kong.Name("simulate"), kong.Description(description))
@@ -74,13 +72,9 @@ func (f *flags) check() error {
 	case *f.Seeds < 1:
 		return fmt.Errorf("--seeds: %d is less than 1", *f.Seeds)
 	}
-	if err := checkFaults(f.Faults); err != nil {
-		return fmt.Errorf("--faults: %w", err)
-	}
 	return nil
 }
 
-// end prints the result of n histories.
 func end(w io.Writer, r *result, n int) error {
 	if r.Violation != nil {
 		return fmt.Errorf("seed %d: %w", r.Seed, r.Violation)

@@ -11,7 +11,7 @@ import (
 // most one lease; the home region goes on, and gets the rest; afterwards both do.
 func TestPartition(t *testing.T) {
 	for seed, n := uint64(0), 0; n < 3; seed++ {
-		h := newHistory(seed, 0, []string{"none"})
+		h := newHistory(seed, 0, true)
 		if !h.regional {
 			continue
 		}

@@ -13,7 +13,7 @@ import (
 func TestEqualShares(t *testing.T) {
 	leased := int64(0)
 	for seed, n := uint64(0), 0; n < 8; seed++ {
-		h := newHistory(seed, 0, []string{"none"})
+		h := newHistory(seed, 0, true)
 		if !h.leased {
 			continue
 		}

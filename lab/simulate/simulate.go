@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -16,8 +15,7 @@ import (
 
 // options configure a run of the simulator. The zero value means the defaults.
 type options struct {
-	Steps  int      `default:"300" placeholder:"N" help:"Steps of a history: bursts of calls, and faults. Default 300."`
-	Faults []string `placeholder:"LIST" help:"The faults that may happen, separated by commas. Default: all."`
+	Steps int `default:"300" placeholder:"N" help:"Steps of a history: bursts of calls, and faults. Default 300."`
 }
 
 // A Result is the result of one history.
@@ -32,17 +30,6 @@ type result struct {
 	steps     []step           // the steps needed for the violation, after Shrink
 }
 
-// checkFaults returns an error that names the first unknown fault.
-func checkFaults(names []string) error {
-	for _, name := range names {
-		if !slices.Contains(faultNames, name) {
-			return fmt.Errorf("unknown fault %q; the faults are %s", name, strings.Join(faultNames, ", "))
-		}
-	}
-	return nil
-}
-
-// run plays the history of a seed.
 func run(seed uint64, o options) *result {
 	h := o.history(seed)
 	return h.play(nil)
@@ -52,10 +39,9 @@ func (o options) history(seed uint64) history {
 	if o.Steps == 0 {
 		o.Steps = 300
 	}
-	return newHistory(seed, o.Steps, o.Faults)
+	return newHistory(seed, o.Steps, false)
 }
 
-// play plays a history and returns the result.
 func (h history) play(trace func(line string)) *result {
 	return h.end(trace).result
 }

@@ -99,12 +99,3 @@ func lineTime(t *testing.T, line string) float64 {
 	}
 	return ms
 }
-
-func TestCheckFaults(t *testing.T) {
-	if err := checkFaults([]string{"lost", "rain"}); err == nil || !strings.Contains(err.Error(), `"rain"`) {
-		t.Error(err)
-	}
-	if err := checkFaults(faultNames); err != nil {
-		t.Error(err)
-	}
-}
