@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,14 +25,10 @@ func (c *LimitsCmd) Run(e *env) error {
 		return out.Encode(map[string]any{"limits": list})
 	}
 	for _, raw := range list {
-		if err = printLimit(e, raw); err != nil {
-			return err
-		}
+		printLimit(e, raw)
 	}
 	return nil
 }
-
-var errNoLimits = errors.New("the server's answer is not a list of limits")
 
 // limitsPage is the size of a page, and maxLimitsPages bounds what a server may send.
 const (
@@ -54,7 +49,7 @@ func (c *LimitsCmd) all(e *env) (list []json.RawMessage, err error) {
 			Next   *string
 		}
 		if err = json.Unmarshal(b, &page); err != nil {
-			return nil, errNoLimits
+			return nil, errors.New("the server's answer is not a list of limits")
 		}
 		list = append(list, page.Limits...)
 		if page.Next == nil || *page.Next <= after {
@@ -66,22 +61,20 @@ func (c *LimitsCmd) all(e *env) (list []json.RawMessage, err error) {
 }
 
 // printLimit prints what the server sent if a setting comes from a newer server.
-func printLimit(e *env, raw json.RawMessage) error {
-	var m map[string]any
-	in := json.NewDecoder(bytes.NewReader(raw))
-	in.UseNumber() // keep numbers as text
-	if err := in.Decode(&m); err != nil {
-		return errNoLimits
+func printLimit(e *env, raw json.RawMessage) {
+	var m struct {
+		Owner       string
+		PresentRate *int64 `json:"present_rate"`
+		RateReason  string `json:"rate_reason"`
 	}
 	l, err := server.ParseLimit(raw)
-	if err != nil {
-		fmt.Fprintf(e.stdout, "%v: %v  (%v)\n", m["name"], m, m["owner"])
-		return nil //nolint:nilerr // everything was printed
+	if err != nil || json.Unmarshal(raw, &m) != nil {
+		fmt.Fprintf(e.stdout, "%s\n", raw)
+		return
 	}
 	rate := ""
-	if m["present_rate"] != nil {
-		rate = fmt.Sprintf("; %v per period at present in that process: %v", m["present_rate"], m["rate_reason"])
+	if m.PresentRate != nil {
+		rate = fmt.Sprintf("; %d per period at present in that process: %s", *m.PresentRate, m.RateReason)
 	}
-	fmt.Fprintf(e.stdout, "%s  (%v%s)\n", l, m["owner"], rate)
-	return nil
+	fmt.Fprintf(e.stdout, "%s  (%s%s)\n", l, m.Owner, rate)
 }
