@@ -47,7 +47,6 @@ func items(lines []string, f func(name string, params *httpsfv.Params)) {
 	}
 }
 
-// list reads the field RateLimit with its full grammar.
 func (p *parser) list(lines []string) {
 	items(lines, func(name string, params *httpsfv.Params) {
 		r := integer(params.Get("r"))

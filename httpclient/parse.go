@@ -25,7 +25,6 @@ const (
 	maxQuotas = 8   // quotas of a response that are read
 )
 
-// advice is what a response says about a service's limits.
 type advice struct {
 	RetryAfter time.Duration // or unknown
 	Bucket     string        // which of the service's limits the quotas belong to: GitHub's resource

@@ -24,7 +24,6 @@ type key struct {
 	route string // "" for the entry of a host
 }
 
-// entry is a host or a route.
 type entry struct {
 	blocked  time.Time // no request is sent before this time
 	told     bool      // blocked was set by a Retry-After
@@ -140,14 +139,12 @@ func (t *table) add(k key) *entry {
 	return e
 }
 
-// flight is a request in flight, and the entries that count it.
 type flight struct {
 	host, route *entry // nil if the entry is not known
 	tokens      int64
 	adaptive    []string // adaptive limits that will observe the request
 }
 
-// pause says why a request must wait.
 type pause struct {
 	wait  time.Duration
 	soft  bool   // see state.wait

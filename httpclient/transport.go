@@ -305,7 +305,6 @@ func (t *Transport) enter(r *http.Request, k *flight, left *time.Duration) error
 	}
 }
 
-// find sets the entries of the request's host, and of its route if the route has one.
 func (t *Transport) find(r *http.Request, id key, k *flight) {
 	k.host, _ = t.table.entries.Get(id)
 	if k.route = nil; k.host != nil && k.host.split {
@@ -352,7 +351,6 @@ func (t *Transport) learn(r *http.Request, resp *http.Response, k *flight, a *ad
 	return retry, known, wait
 }
 
-// remember sets the entries of a flight to those of the response, and updates their quotas.
 func (t *Transport) remember(r *http.Request, k *flight, a *advice, now time.Time) {
 	id := t.key(r)
 	k.host, k.route = t.table.add(id), nil
@@ -391,7 +389,6 @@ func (t *Transport) release(k *flight, charged bool) {
 	t.table.mu.Unlock()
 }
 
-// take takes from Config.Limits, and returns the adaptive ones.
 func (t *Transport) take(r *http.Request, left *time.Duration) (adaptive []string, err error) {
 	var buf [1]dipwell.Take
 	takes, err := front.AskAll(buf[:0], t.Limits, func(l *Limit) (dipwell.Take, error) {

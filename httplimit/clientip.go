@@ -34,7 +34,6 @@ func ClientIP(trusted ...netip.Prefix) KeyFunc {
 	}
 }
 
-// client returns the address of the client that sent a request.
 func client(p front.Proxies, r *http.Request) (netip.Addr, error) {
 	addr, err := front.ParseAddr(r.RemoteAddr)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"github.com/dipwell/dipwell/internal/front"
 )
 
-// serveHeld passes a request to next, and releases its hold when next returns.
 func (m *middleware) serveHeld(w http.ResponseWriter, r *http.Request, next http.Handler, hold string, ttl time.Duration) {
 	ctx, release := front.Keep(r.Context(), m.limiter, hold, ttl)
 	defer release()

@@ -132,7 +132,6 @@ type middleware struct {
 	Config
 }
 
-// serve decides a request, and passes it to next if it is allowed.
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if m.Skip != nil && m.Skip(r) {
 		next.ServeHTTP(w, r)

@@ -79,7 +79,6 @@ func (w *watching) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(w.ResponseWriter, r)
 }
 
-// hijackable is a watching whose connection can be hijacked.
 type hijackable struct{ *watching }
 
 func (w hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {

@@ -14,7 +14,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// noted is a call that is recorded in the audit.
 type noted struct {
 	Note string `json:"note" help:"Why, at most 1024 bytes, for dipwell audit."`
 }

@@ -129,7 +129,6 @@ func (b *bench) load() error {
 	return b.print(clients, time.Since(start))
 }
 
-// each calls do for all clients concurrently, and returns the first error.
 func each(clients []benchClient, do func(*benchClient) error) error {
 	var group errgroup.Group
 	for i := range clients {

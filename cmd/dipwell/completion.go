@@ -22,7 +22,6 @@ var completions = template.Must(template.New("").Funcs(template.FuncMap{
 	"roff":   roff,
 }).ParseFS(completionFiles, "completion/*.tmpl"))
 
-// completed is a command in a template of completion/.
 type completed struct {
 	*kong.Node
 	Path, Parent string // such as "migrate up" and its parent "migrate"

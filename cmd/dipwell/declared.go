@@ -85,7 +85,6 @@ func fileOwner(f *config.File) terms.FileOwner {
 	return terms.FileOwner{Name: cmp.Or(f.Owner, terms.OwnerMain), Revision: f.Revision, Digest: f.Digest}
 }
 
-// declared returns the limits of the flags and of the file, with their owners.
 func (s *settings) declared(file terms.FileOwner) (out []declaredLimit) {
 	for _, l := range s.FlagLimits {
 		out = append(out, declaredLimit{l, store.OwnerCode, 0})

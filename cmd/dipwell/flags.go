@@ -23,7 +23,6 @@ func readers() []kong.Option {
 	}
 }
 
-// between returns an error if the value of a flag is out of bounds.
 func between[T cmp.Ordered](flag string, value, least, most T) error {
 	if value < least || value > most {
 		return fmt.Errorf("%s: %v is not between %v and %v", flag, value, least, most)

@@ -75,7 +75,6 @@ func (s *service) reloadRLS() {
 	s.info("descriptors read again from %s", s.started.RLSConfig)
 }
 
-// serve serves on all listeners until the program must stop or a listener fails.
 func (s *service) serve(listeners []server.Listener) error {
 	if s.started.GRPC == "" {
 		return s.server.Serve(s.env.ctx, listeners...)

@@ -49,7 +49,6 @@ func jsonLog(to io.Writer) *slog.Logger {
 	}}))
 }
 
-// slog returns the log for lines with attributes.
 func (l *logger) slog() *slog.Logger {
 	if l.json != nil {
 		return l.json

@@ -18,7 +18,6 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// commands are the subcommands, each in a file of its own.
 type commands struct {
 	Serve      ServeCmd      `cmd:"" help:"Run the service over HTTP and gRPC, or a rate-limiting reverse proxy."`
 	Take       floorCall     `cmd:"" help:"Take tokens, all or none."`

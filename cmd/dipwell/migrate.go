@@ -222,7 +222,6 @@ var migrationFiles embed.FS
 
 var migrationForms = template.Must(template.ParseFS(migrationFiles, "migrations/*.tmpl"))
 
-// printMigration writes a migration in the form that a tool reads.
 func printMigration(w io.Writer, tool string, o pgstore.MigrateOptions) error {
 	up := pgstore.MigrationSQL(o)
 	form := migrationForms.Lookup(tool + ".tmpl")

@@ -215,7 +215,6 @@ func (s *settings) check() error {
 	return cmp.Or(s.checkOperation(), s.checkRLS())
 }
 
-// checkProxied returns an error if the proxy cannot take from the limits.
 func (s *settings) checkProxied() error {
 	limits := slices.Concat(s.FlagLimits, s.Limits)
 	if len(limits) > store.MaxTakes {
@@ -256,7 +255,6 @@ func (s *settings) upstream(report func(error)) server.Upstream {
 	return server.Upstream{URL: s.Upstream, By: s.By, PlanHeader: s.UpstreamPlanHeader, Floor: s.UpstreamFloor, Report: report}
 }
 
-// names returns the names of all limits of the flags and the file.
 func (s *settings) names() []string {
 	var names []string
 	for _, l := range slices.Concat(s.FlagLimits, s.Limits) {

@@ -16,7 +16,6 @@ func (s *service) logStart(set *settings) {
 	s.slog().Info("starting", attrs...)
 }
 
-// logListening logs a listener, and the address of the page if the listener has it.
 func (s *service) logListening(what, at, page string) {
 	if s.json != nil {
 		args := []any{"address", at}
@@ -32,7 +31,6 @@ func (s *service) logListening(what, at, page string) {
 	fmt.Fprintf(s.env.stdout, "dipwell: %s on %s%s\n", what, at, page)
 }
 
-// serveAndDrain serves until the program must stop, and logs how long the drain took.
 func (s *service) serveAndDrain(listeners []server.Listener) error {
 	ended := make(chan error, 1)
 	go func() { ended <- s.serve(listeners) }()

@@ -25,7 +25,6 @@ type closer interface {
 	Close() error
 }
 
-// openers open a store by the scheme of its URL.
 var openers = map[string]func(ctx context.Context, url string, o *storeOptions) (closer, error){
 	"memory":     openMemory,
 	"file":       openFile,

@@ -17,14 +17,12 @@ import (
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// remote are the flags that select a service and a caller of it.
 type remote struct {
 	Server    string `placeholder:"URL" env:"DIPWELL_SERVER" help:"Server to call (default http://127.0.0.1:8080)."`
 	TokenFile string `aliases:"admin-token-file" placeholder:"FILE" env:"DIPWELL_TOKEN_FILE,DIPWELL_ADMIN_TOKEN_FILE" help:"File with the token of a caller, or of admin calls; or set DIPWELL_TOKEN."`
 	clientTLS `embed:""`
 }
 
-// target are the flags that select the server or the store of a client command.
 type target struct {
 	remote        `embed:""`
 	Store         string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Call a store directly, without a server."`
@@ -165,7 +163,6 @@ func rows[T any](t *target, e *env, path, member string, print func(*T)) (next *
 	return next, nil
 }
 
-// printNext prints the flag for the next page, if there is one.
 func printNext(e *env, flag string, next *string) {
 	if next != nil {
 		fmt.Fprintf(e.stdout, "there may be more: %s %q\n", flag, *next)

@@ -91,7 +91,6 @@ func (s *settings) callerToken(i int, names map[[sha256.Size]byte]string) (diges
 	return digest, err
 }
 
-// unknownLimits returns a warning for each limit of a caller that does not exist.
 func (s *settings) unknownLimits(exists func(limit string) bool) (warnings []string) {
 	for i, c := range s.Callers {
 		for j, limit := range c.Limits {

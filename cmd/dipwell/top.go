@@ -41,13 +41,11 @@ type topAnswer struct {
 	server.TopLists
 }
 
-// topRate has rates per second, for one limit or for all.
 type topRate struct {
 	limit                                string
 	decisions, refused, shadow, fallback float64 // for all limits only the first two are set
 }
 
-// topReport is an answer with the rates since the previous answer.
 type topReport struct {
 	*topAnswer
 	all     topRate

@@ -177,7 +177,6 @@ func (s *Breaker) Apply(ctx context.Context, b *store.Batch) error {
 	return err
 }
 
-// noSpace records a call that failed with store.ErrNoSpace.
 type noSpace struct {
 	why error
 	at  time.Duration

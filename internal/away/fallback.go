@@ -334,7 +334,6 @@ func (s *Fallback) settle(g *store.Group, why error) error {
 	return nil
 }
 
-// rememberRecords records which limits have reservations, holds or overrides in memory.
 func (s *Fallback) rememberRecords(ops []store.Op) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -368,7 +367,6 @@ func (s *Fallback) forgetDropped() {
 	}
 }
 
-// A version of a limit: its number and when it began.
 type version struct {
 	number uint32
 	since  int64

@@ -22,7 +22,6 @@ func (s *Fallback) rememberOpen(g, local *store.Group) {
 	}
 }
 
-// isLiveHere reports whether a hold that was made in memory is live.
 func (s *Fallback) isLiveHere(id string, _ takesOf) bool {
 	h := s.local.Hold(id)
 	return !h.Settled && h.Expires > s.now()

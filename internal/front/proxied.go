@@ -5,7 +5,6 @@ import "context"
 // A Waiter calls wait, which waits until a request is due or ctx ends, or returns an error.
 type Waiter func(ctx context.Context, wait func(ctx context.Context) error) error
 
-// ofProxied is the context key of Proxied.
 type ofProxied struct{}
 
 // Proxied returns a context for a request whose handler passes it on. Due waits by waiter.
@@ -18,7 +17,6 @@ func Proxied(ctx context.Context, waiter Waiter) context.Context {
 // IsProxied reports whether ctx comes from Proxied.
 func IsProxied(ctx context.Context) bool { return ctx.Value(ofProxied{}) != nil }
 
-// waiter returns the waiter of a context.
 func waiter(ctx context.Context) Waiter {
 	if w, ok := ctx.Value(ofProxied{}).(Waiter); ok {
 		return w

@@ -32,7 +32,6 @@ func newCSV(o *Options, list []field, w3c bool) parser {
 	return c
 }
 
-// header finds the columns by their names.
 func (c *csvLines) header(line []byte) error {
 	names := strings.Fields(string(line))
 	if !c.w3c {

@@ -14,7 +14,6 @@ type decision struct {
 	Retry     *int64  `json:"retry_after_us"`
 }
 
-// write writes a decision, if somebody wants the decisions.
 func (e *engine) write(rec *record, op *store.Op, allowed bool) error {
 	if e.out == nil {
 		return nil

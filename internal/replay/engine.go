@@ -22,7 +22,6 @@ type engine struct {
 	first, last int64 // times of the first and the last request
 }
 
-// A judged is a limit with its rows and results.
 type judged struct {
 	*target
 	table  *table
@@ -54,7 +53,6 @@ func newEngine(l *lineup, o *Options) *engine {
 	return e
 }
 
-// decide takes the record's cost from every limit.
 func (e *engine) decide(rec *record) error {
 	if e.last = rec.T; e.first < 0 {
 		e.first = rec.T
@@ -106,7 +104,6 @@ func (e *engine) decideGroup(rec *record, g *store.Group, first int) error {
 	return nil
 }
 
-// verdict is the result of a request at one limit.
 type verdict uint8
 
 const (
@@ -128,7 +125,6 @@ func verdictOf(g *store.Group, op *store.Op) verdict {
 	return granted
 }
 
-// add counts the decision of a request at t.
 func (l *Limit) add(t int64, op *store.Op, v verdict) {
 	l.bins.add(t, v)
 	if v == granted {

@@ -39,7 +39,6 @@ const (
 // maxShown is how many malformed lines a report shows.
 const maxShown = 10
 
-// reader reads the records of a log and counts its lines.
 type reader struct {
 	*lineReader
 	parser

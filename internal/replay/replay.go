@@ -118,7 +118,6 @@ func (o *Options) check() error {
 	return nil
 }
 
-// run is one replay.
 type run struct {
 	ctx    context.Context
 	in     Input

@@ -85,7 +85,6 @@ type Key struct {
 	counts
 }
 
-// counts are the results of a key at one limit.
 type counts struct {
 	Granted        int64 `json:"granted"`
 	Refused        int64 `json:"refused"`

@@ -136,7 +136,6 @@ func (s *sorter) merge(do func(*record) error) error {
 	return nil
 }
 
-// cursor reads one run.
 type cursor struct {
 	run *gob.Decoder
 	rec record

@@ -35,7 +35,6 @@ func newTable(up, most int) *table {
 	return &table{up: up, most: most, budget: most, ids: map[string]int32{}}
 }
 
-// add adds a limit, and returns its index.
 func (t *table) add(d *store.Definition) int {
 	t.defs, t.missed = append(t.defs, d), append(t.missed, 0)
 	return len(t.defs) - 1

@@ -9,7 +9,6 @@ import (
 	"github.com/dipwell/dipwell/internal/front"
 )
 
-// A wordFormat is a format whose lines are words with spaces between them.
 type wordFormat struct{ name, columns string }
 
 // wordFormats are the formats that replay knows by name, in the order in which they are

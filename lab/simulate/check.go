@@ -9,7 +9,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Violation is a check that failed.
 type violation struct {
 	Check string // name of the check: promise, level, retry, refusal, stuck, error, …
 	What  string
@@ -63,7 +62,6 @@ func (g *grant) giveBack(left int64) {
 	}
 }
 
-// A part is one key of a hold or a reservation.
 type part struct {
 	*grant     // nil if no tokens were taken
 	limit, key string
@@ -71,7 +69,6 @@ type part struct {
 	reset      bool
 }
 
-// A record is a hold or a reservation.
 type record struct {
 	parts   []*part
 	ttl     int64
@@ -173,7 +170,6 @@ func (n *node) look(k at, asked *store.Definition) look {
 	return look{k, row, asked}
 }
 
-// looks returns the rows that a group uses.
 func (n *node) looks(g *store.Group) []look {
 	var list []look
 	if r := n.recordOf(g); r != nil && (g.Cancel || g.Settles()) {
@@ -333,7 +329,6 @@ func (n *node) checkReturn(op *store.Op, asked *store.Definition, m *message, g 
 	}
 }
 
-// granted records the grant of an op.
 func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book) *grant {
 	n.w.Taken += op.Granted
 	gr := &grant{k: b.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.c.p.id, sent: m.sentMono, made: n.w.now, waits: op.Delay, left: op.Granted, def: op.Def, lives: m.c.p.lives}
@@ -549,7 +544,6 @@ func (w *world) checkConservation() {
 	}
 }
 
-// grants returns all grants that the store has made.
 func (n *node) grants() (all []*grant) {
 	for _, k := range n.keys() {
 		all = append(all, n.books[k].grants...)

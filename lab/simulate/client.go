@@ -27,7 +27,6 @@ type client struct {
 	alone  map[string]alone // what the client knows, by key of the limit "hot"
 }
 
-// begin starts the client with empty decorators.
 func (c *client) begin() {
 	p := c.p
 	c.defs = map[string]*store.Definition{}
@@ -66,7 +65,6 @@ func (c *client) begin() {
 	}
 }
 
-// close releases the client's memory.
 func (c *client) close() {
 	if c.memory != nil {
 		_ = c.memory.Close()
@@ -168,7 +166,6 @@ func (c *client) checkOpen() {
 // clock.
 const opensAfter = 299_800
 
-// apply applies a batch of one group.
 func (c *client) apply(b *store.Batch) error {
 	err := c.store.Apply(c.p.w.task.ctx, b)
 	if errors.Is(err, away.ErrOpen) {

@@ -120,7 +120,6 @@ func (o *origin) hears(g *grant) {
 	}
 }
 
-// end records that the call has ended.
 func (o *origin) end(err error) {
 	o.ended, o.err = true, err
 	o.t.got = o.told

@@ -132,7 +132,6 @@ func (h *history) login(s *step, pick int, more int64) {
 	}
 }
 
-// second returns the second limit of a step whose calls take from two.
 func (s *step) second() string {
 	if s.nested && s.limit == "slots" {
 		return "room"
@@ -140,7 +139,6 @@ func (s *step) second() string {
 	return "window"
 }
 
-// counts reports whether a limit counts what is held.
 func (n *node) counts(limit string) bool { return n.bounds[limit].counts }
 
 // checkHeld checks, when a hold of a concurrency limit was allowed, that no more is held

@@ -84,7 +84,6 @@ func copyGroups(groups []store.Group) []store.Group {
 	return out
 }
 
-// A message is a batch on its way to the store and back.
 type message struct {
 	w      *world
 	t      *task
@@ -141,7 +140,6 @@ func (m *message) caller(g *store.Group) *task {
 	return m.t
 }
 
-// arrive decides one copy of the message.
 func (m *message) arrive(x fate, again bool) {
 	w := m.w
 	if until := m.c.node.stall; until > w.now {

@@ -31,7 +31,6 @@ type node struct {
 
 type at struct{ limit, key string }
 
-// newNode makes the store of a region, with its limits.
 func newNode(w *world, id int, drift int64, limits []store.Limit) *node {
 	n := &node{w: w, id: id, drift: drift, limits: limits, bounds: map[string]*bound{}, defined: map[string]int64{}, table: table{rows: map[at]row{}, pending: map[store.Reservation]store.Pending{}, holds: map[string]store.Hold{}}, books: map[at]*book{}, records: map[string]*record{}}
 	for _, l := range slices.Backward(limits) { // a parent comes after its child in limits
@@ -44,7 +43,6 @@ func newNode(w *world, id int, drift int64, limits []store.Limit) *node {
 	return n
 }
 
-// String names the store.
 func (n *node) String() string {
 	if len(n.w.nodes) == 1 {
 		return "store"
@@ -162,7 +160,6 @@ func (n *node) decide(g *store.Group, from *message) {
 	n.checkDecision(g, from, before)
 }
 
-// override sets or ends the override of a key.
 func (n *node) override(s *step) {
 	d := n.reg.Lookup(s.limit)
 	var o *store.Override
@@ -213,7 +210,6 @@ func (n *node) setBack(d int64) {
 	n.loosenAll()
 }
 
-// sweep calls SweepRow for every row.
 func (n *node) sweep() {
 	for _, k := range slices.SortedFunc(maps.Keys(n.table.rows), compare) {
 		n.table.begin()

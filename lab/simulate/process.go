@@ -28,7 +28,6 @@ type process struct {
 	asks    int // number of its background tasks so far
 }
 
-// begin starts the process with empty decorators.
 func (p *process) begin() {
 	p.tasks = map[*task]struct{}{}
 	p.lives++
@@ -37,10 +36,8 @@ func (p *process) begin() {
 	}
 }
 
-// clients returns the process's access to each store.
 func (p *process) clients() []*client { return slices.Compact([]*client{p.home, p.own}) }
 
-// client returns the process's access to the store that keeps a limit.
 func (p *process) client(limit string) *client {
 	if limit == "hot" {
 		return p.home
@@ -145,7 +142,6 @@ func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 	}
 }
 
-// ask sends a call, and checks the answer.
 func (c *client) ask(s *step, b *store.Batch) error {
 	began := c.p.w.now
 	err := c.apply(b)
@@ -155,7 +151,6 @@ func (c *client) ask(s *step, b *store.Batch) error {
 	return err
 }
 
-// identify sets the id of a reservation in a call.
 func (t *task) identify(id *store.Reservation) {
 	binary.BigEndian.PutUint64(id[:], t.rng.Uint64())
 	binary.BigEndian.PutUint64(id[8:], t.rng.Uint64())
@@ -208,7 +203,6 @@ func (p *process) end(s *step, g store.Group) {
 	p.w.tracef("process %d: %s", p.id, what)
 }
 
-// definition returns the definition that a call names: the limit or one of its plans.
 func (p *process) definition(s *step) *store.Definition {
 	d := p.client(s.limit).defs[s.limit]
 	return cmp.Or(d.WithPlan(s.plan), d)
@@ -231,7 +225,6 @@ func (p *process) whileLives(t *task, d int64, f func()) {
 	})
 }
 
-// tell records an answer in the history, and checks it.
 func (c *client) tell(s *step, g *store.Group, err error) {
 	p, op := c.p, &g.Ops[0]
 	p.w.Calls++

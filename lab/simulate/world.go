@@ -79,7 +79,6 @@ func (w *world) tracef(format string, args ...any) {
 	}
 }
 
-// An event is something that happens at a true time.
 type event struct {
 	at  int64
 	seq uint64
@@ -127,7 +126,6 @@ func (w *world) start(p *process, rng *rand.Rand, ask bool, f func(t *task)) {
 	t.resume()
 }
 
-// coroutine returns a coroutine that runs no task.
 func (w *world) coroutine() *coroutine {
 	if n := len(w.idle); n > 0 {
 		c := w.idle[n-1]
@@ -166,13 +164,11 @@ func (t *task) resume() {
 	}
 }
 
-// stop ends a task that waits.
 func (t *task) stop() {
 	t.stopped = true
 	t.on.stop()
 }
 
-// leave ends the wait of a task whose caller leaves.
 func (t *task) leave() {
 	t.cancel()
 	if f := t.leaving; f != nil {
