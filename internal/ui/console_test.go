@@ -293,7 +293,7 @@ func TestSearch(t *testing.T) {
 	find("signu") // axe moved the focus
 	v.wait(`document.querySelector(".found")?.dataset.of === "signu"`)
 	v.run(chromedp.KeyEvent("\r"))
-	v.wait(`location.hash === "#/limit?name=signup"`)
+	v.wait(`location.hash === "#/limit?name=signup" && document.activeElement.id === "view"`) // which takes the focus once it is drawn
 	find("acm")
 	v.wait(`document.querySelector("#results .key")?.textContent === "acme"`)
 	v.run(chromedp.KeyEvent(kb.Escape))
