@@ -162,6 +162,16 @@ func TestManyDefinitions(t *testing.T) {
 		}
 	}
 	v.post(60, "limit=search-of-the-006-th-endpoint-with-a-long-name&key=k")
+	late := "tenant-120-4" // of 147 limits, by name
+	if _, err := v.limiter.SetOverride(t.Context(), late, dipwell.Override{Key: "tenant/acme", Rate: 100, Until: time.Now().Add(time.Hour).UnixMicro(), Note: "for a week"}); err != nil {
+		t.Fatal(err)
+	}
+	v.at("")
+	v.wait(`document.getElementById("ends")?.innerText.includes("lowered in ` + late + `")`)
+	v.at("#/limits")
+	v.shows("87 more limits")
+	v.click("#limits ~ p button, .scroll + p button")
+	v.wait(`[...document.querySelectorAll("#limits tr")].find((r) => r.cells[0].innerText.trim().startsWith("` + late + `"))?.cells[3].innerText === "1"`)
 	v.at("#/limits")
 	v.shows("87 more limits")
 	v.draws("limits", true)

@@ -3,19 +3,19 @@ import {html, useState} from "./preact.js";
 import {call, limitPath} from "./api.js";
 import {hourOf, perMinute, sums} from "./overview.js";
 import {Badge, Choice, Empty, LimitLink} from "./parts.js";
-import {may, useAnswer, useShared} from "./state.js";
+import {may, mostAsked, ofEach, pauseOf, useAnswer, useShared} from "./state.js";
 import {rule, share} from "./words.js";
 
 const first = 60; // limits that are shown at first
-const counted = 60; // limits whose overrides are counted
 
 export function Limits() {
   const {limits} = useShared(), [find, setFind] = useState(""), [show, setShow] = useState("all"), [all, showAll] = useState(false);
   const [hour] = useAnswer(hourOf, [], 20000), did = hour ? sums(hour) : {};
-  const [overrides] = useAnswer((signal) => overridesOf(limits.slice(0, counted), signal), [limits.length], 30000);
   const refusing = (l) => (did[l.name]?.refused ?? 0) > 0, shadowed = (l) => l.mode === "shadow";
   const fits = (l) => l.name.includes(find.trim()) && (show === "all" || (show === "refusing" ? refusing(l) : shadowed(l)));
   const rows = tree(limits, did).filter(({l}) => fits(l)), shown = all ? rows : rows.slice(0, first), quiet = limits.filter((l) => !did[l.name]).length;
+  const asked = shown.slice(0, mostAsked).map(({l}) => l);
+  const [overrides] = useAnswer((signal) => overridesOf(asked, signal), [asked.map((l) => l.name).sort().join()], pauseOf(asked, 30000));
   return html`<div class="title"><h1>Limits</h1><small>${limits.length}, the most refused first, trees together${quiet > 0 && hour ? `; ${quiet} have no calls in the last hour` : ""}</small>
       ${may("admin") && html`<span class="buttons"><a class="button" href="#/draft">Draft a limit</a></span>`}</div>
     <form class="filters" onSubmit=${(e) => e.preventDefault()}><input id="find-limit" type="search" placeholder="Find a limit" aria-label="Find a limit" value=${find} onInput=${(e) => setFind(e.target.value)}/>
@@ -26,7 +26,7 @@ export function Limits() {
       ${shown.map(({l, depth}) => {
         const d = did[l.name], o = overrides?.[l.name];
         return html`<tr key=${l.name}><td><span class=${depth > 0 ? `tree tree-${Math.min(depth, 3)}` : ""}><${LimitLink} name=${l.name}/></span> ${l.mode === "shadow" && html`<${Badge} kind="shadow">Shadow<//>`}${l.shared && html`<small> shared</small>`}${l.warning && html`<small class="fault"> warning</small>`}<small class="narrow">${rule(l)}</small></td>
-          <td class="quiet wide">${rule(l)}</td><td class="wide">${Object.keys(l.plans ?? {}).join(", ")}</td><td class="n wide">${o?.overrides || ""}${o?.more ? "+" : ""}</td><td class="n wide">${o?.blocked || ""}</td>
+          <td class="quiet wide">${rule(l)}</td><td class="wide">${Object.keys(l.plans ?? {}).join(", ")}</td><td class="n wide">${o ? o.overrides || "" : "…"}${o?.more ? "+" : ""}</td><td class="n wide">${o ? o.blocked || "" : "…"}</td>
           <td class="n">${d ? perMinute(d) : ""}</td><td class="n">${d && (l.mode === "shadow" ? html`<span class="shadow">${share(d.shadow, d.calls)}</span>` : share(d.refused, d.calls))}</td><td class="quiet wide">${owners[l.owner] ?? l.owner}</td></tr>`;
       })}</tbody></table></div>${shown.length < rows.length && html`<p><button class="link" onClick=${() => showAll(true)}>${rows.length - shown.length} more limits</button></p>`}`}`;
 }
@@ -48,14 +48,8 @@ function tree(limits, did) {
 }
 
 // overridesOf counts the overrides of limits, at most 200 of each, and those that block.
-async function overridesOf(limits, signal) {
-  const out = {};
-  for (let i = 0; i < limits.length; i += 6) {
-    await Promise.all(limits.slice(i, i + 6).map(async (l) => {
-      const get = (kind) => call("GET", limitPath(l.name, "/overrides?" + new URLSearchParams({n: 200, ...(kind && {kind})})), undefined, signal).catch(() => ({overrides: [], next: null}));
-      const [people, own] = await Promise.all([get(), l.block ? get("automatic") : {overrides: []}]), blocks = (o) => l.plans?.[o.plan]?.mode === "blocked";
-      out[l.name] = {overrides: people.overrides.filter((o) => !blocks(o)).length, more: people.next !== null, blocked: people.overrides.filter(blocks).length + own.overrides.length};
-    }));
-  }
-  return out;
-}
+const overridesOf = async (limits, signal) => Object.fromEntries(await ofEach(limits, async (l) => {
+  const get = (kind) => call("GET", limitPath(l.name, "/overrides?" + new URLSearchParams({n: 200, ...(kind && {kind})})), undefined, signal).catch(() => ({overrides: [], next: null}));
+  const [people, own] = await Promise.all([get(), l.block ? get("automatic") : {overrides: []}]), blocks = (o) => l.plans?.[o.plan]?.mode === "blocked";
+  return [l.name, {overrides: people.overrides.filter((o) => !blocks(o)).length, more: people.next !== null, blocked: people.overrides.filter(blocks).length + own.overrides.length}];
+}));

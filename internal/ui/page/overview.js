@@ -6,7 +6,7 @@ import {Spark} from "./charts.js";
 import {Calls} from "./limit.js";
 import {note, wordsOf} from "./history.js";
 import {Badge, Empty, Head, Icon, KeyLink, LimitLink, Loaded, Table, Timeline} from "./parts.js";
-import {limitOf, useAnswer, useShared} from "./state.js";
+import {limitOf, mostAsked, ofEach, pauseOf, useAnswer, useShared} from "./state.js";
 import {at, count, day, minute, numbers, now, rule, share, some, span} from "./words.js";
 import {nameOf, numbersOf} from "./why.js";
 
@@ -151,14 +151,13 @@ function Without({limits, did}) {
   })}/></section>`;
 }
 
-const asked = 40; // limits whose temporary overrides are read
-
 // Ends are temporary overrides, the next to end first.
 function Ends({limits}) {
-  const [list] = useAnswer(async (signal) => (await Promise.all(limits.slice(0, asked).map((l) => call("GET", limitPath(l.name, "/overrides?kind=temporary&n=100"), undefined, signal).then((p) => p.overrides, () => [])))).flat()
-    .sort((a, b) => Date.parse(a.until) - Date.parse(b.until)), [limits.length], 60000);
+  const asked = limits.slice(0, mostAsked);
+  const [list] = useAnswer(async (signal) => (await ofEach(asked, (l) => call("GET", limitPath(l.name, "/overrides?kind=temporary&n=100"), undefined, signal).then((p) => p.overrides, () => []))).flat()
+    .sort((a, b) => Date.parse(a.until) - Date.parse(b.until)), [limits.length], pauseOf(asked, 60000));
   if (!list || list.length === 0) return "";
-  return html`<section id="ends"><${Head} title="Ends by itself">the next first<//><ol class="timeline">${list.filter((o) => Date.parse(o.until) > now()).slice(0, 6).map((o) => {
+  return html`<section id="ends"><${Head} title="Ends by itself">the next first${asked.length < limits.length ? `, of the first ${asked.length} limits` : ""}<//><ol class="timeline">${list.filter((o) => Date.parse(o.until) > now()).slice(0, 6).map((o) => {
     const def = limitOf(o.limit), blocked = def?.plans?.[o.plan]?.mode === "blocked", lower = def && nameOf(def, o) === "the cut";
     return html`<li><time>${day(Date.parse(o.until)).split(" ").slice(0, 2).join(" ") || minute(Date.parse(o.until))}</time><div><${KeyLink} of=${o.key} limit=${o.limit}/> ${blocked ? "blocked" : o.plan ? "plan " + o.plan : lower ? "lowered" : "raised"} in ${o.limit}<small>${day(Date.parse(o.until)) && `until ${minute(Date.parse(o.until))} `}${def && !blocked ? numbers(numbersOf(def, o), def.algorithm) : ""}${o.note ? ` “${o.note}”` : ""}</small></div></li>`;
   })}</ol></section>`;

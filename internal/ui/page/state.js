@@ -98,6 +98,18 @@ export function useAnswer(load, deps, every) {
   return [state.value, state.error, state.reload ?? (() => {})];
 }
 
+export const mostAsked = 200; // limits, so that a round ends within silence
+
+// ofEach asks about each limit, a few at a time, because a browser has only 6 connections.
+export async function ofEach(limits, ask) {
+  const out = [];
+  for (let i = 0; i < limits.length; i += 6) out.push(...await Promise.all(limits.slice(i, i + 6).map(ask)));
+  return out;
+}
+
+// pauseOf is the ms between two rounds of ofEach: about 40 questions a minute at most.
+export const pauseOf = (limits, least) => Math.max(least, limits.length * 1500);
+
 const silence = 10000; // ms after which a service without an answer hangs, or the connection is broken
 
 // route is the view and the query of the address: #/customer?key=acme.
