@@ -263,6 +263,6 @@ func (a *api) topOfHour(ctx context.Context, q *topQuery) (*TopHour, error) {
 
 // only returns the part of a list with the keys of one limit, or all if limit is "".
 func only(t bounded.Top, limit string) bounded.Top {
-	t.Keys = slices.DeleteFunc(t.Keys, func(k bounded.Count) bool { return limit != "" && k.Limit != limit })
+	t.Keys = slices.DeleteFunc(slices.Clone(t.Keys), func(k bounded.Count) bool { return limit != "" && k.Limit != limit })
 	return t
 }

@@ -144,8 +144,10 @@ func TestTopMinutes(t *testing.T) {
 		w.takes(1, "limit=listed&key=rare")
 		time.Sleep(30 * time.Second)
 		w.want(w.do("GET", "/v1/top?minutes=3", ""), 200, `{"from":"1999-12-31T23:59:00Z","minutes":3,"processes":[{"process":"a:1","first":"2000-01-01T00:00:00Z","last":"2000-01-01T00:01:00Z"}],"shared":false,"took":[`,
-			`"limits":[{"limit":"listed","allowed":[0,1,1]},{"limit":"login","allowed":[0,20,0],"refused":[0,2,0]}],"refused":{"counted":2,"unlisted_at_most":0,"keys":[{"limit":"login","key":"greedy","count":2,"error":0}]},"shed":0,"gauges":{`)
+			`"limits":[{"limit":"listed","allowed":[0,1,1]},{"limit":"login","allowed":[0,20,0],"refused":[0,2,0],"customers":1}],"refused":{"counted":2,"unlisted_at_most":0,"keys":[{"limit":"login","key":"greedy","count":2,"error":0}]},"shed":0,"gauges":{`)
 		w.want(w.do("GET", "/v1/top?minutes=1&limit=login", ""), 200, `"limits":[],"refused":{"counted":0,`)
+		w.want(w.do("GET", "/v1/top?minutes=3&limit=listed", ""), 200, `"keys":[]`)
+		w.want(w.do("GET", "/v1/top?minutes=4", ""), 200, `"keys":[{"limit":"login","key":"greedy","count":2,"error":0}]`) // it forgets nothing when it is asked about another limit
 		time.Sleep(61 * time.Minute)
 		w.want(w.do("GET", "/v1/top?minutes=60", ""), 200, `"limits":[],`)
 		for _, query := range []string{"minutes=0", "minutes=61", "minutes=x", "minutes=1&hour=2000-01-01T00:00:00Z"} {
