@@ -306,6 +306,11 @@ func TestLimits(t *testing.T) {
 			v := open(t, openStore(t), server.Config{}, "#/limits")
 			v.wait(`document.querySelectorAll("#limits tbody tr").length === 7 && document.querySelector(".tree")?.textContent === "user"`)
 			v.fits()
+			const rules = `[...document.querySelectorAll("#limits *")].filter((e) => e.checkVisibility() && e.childElementCount === 0 && e.innerText === "10 a day, burst 20").length`
+			v.wait(rules + " === 1") // a phone has it below the name, in place of its column
+			v.run(chromedp.EmulateViewport(390, 800))
+			v.wait(rules + " === 1")
+			v.run(chromedp.EmulateViewport(1100, 800))
 			v.set("find-limit", "sign")
 			v.wait(`document.querySelectorAll("#limits tbody tr").length === 1`)
 			if _, err := v.limiter.SetOverride(t.Context(), "signup", dipwell.Override{Key: script, Rate: 100, Note: "for a week"}); err != nil {

@@ -61,6 +61,10 @@ const crowded = `(() => {
 		const r = e.getBoundingClientRect();
 		if (r.width > 1 && (r.right > wide || r.left < -1) && !e.closest(".scroll, .tabs, .skip, .sr")) out.push("beyond the window: " + e.outerHTML.slice(0, 160));
 	}
+	for (const panel of document.querySelectorAll(".panel")) {
+		const right = panel.getBoundingClientRect().right + 1;
+		for (const e of panel.querySelectorAll("*")) if (e.getBoundingClientRect().right > right) out.push("beyond its panel: " + e.outerHTML.slice(0, 160));
+	}
 	for (const svg of document.querySelectorAll("svg.chart")) {
 		const texts = [...svg.querySelectorAll("text")].map((t) => [t, t.getBoundingClientRect()]).filter(([, r]) => r.width > 0);
 		texts.forEach(([t, a], i) => texts.slice(i + 1).forEach(([u, b]) => {
@@ -229,7 +233,10 @@ func TestDebt(t *testing.T) {
 // A concurrency limit has a bar for each hold, which ends with it.
 func TestBarOfHolds(t *testing.T) {
 	v := open(t, stores["memory"](t), server.Config{}, "")
-	v.define("streams=30,algorithm=concurrency,ttl=1d", "tokens=10000/1d,burst=60000,keys=list")
+	v.define("streams=30,algorithm=concurrency,ttl=1d", "tokens=1000000/1d,burst=6000000,keys=list,plans=pro:rate=10000000;burst=60000000|banned:mode=blocked")
+	if _, err := v.limiter.SetOverride(t.Context(), "tokens", dipwell.Override{Key: "gpu", Plan: "pro", Note: "contract 2026-114"}); err != nil {
+		t.Fatal(err)
+	}
 	for i := range 15 {
 		if _, err := v.limiter.Hold(t.Context(), time.Duration(i*i*40+300)*time.Second, fmt.Sprintf("render-%d-of-the-night-shift", i), dipwell.Take{Limit: "streams", Key: "gpu", Cost: int64(1 + i%2)}); err != nil {
 			t.Fatal(err)
@@ -248,9 +255,10 @@ func TestBarOfHolds(t *testing.T) {
 	v.wait(`document.querySelectorAll("#limit-streams .chart .bar").length === 12`)
 	v.wait(`document.querySelectorAll("#limit-tokens figure").length === 2`)
 	v.draws("holds", true)
-	for _, action := range []string{"holds", "raise"} {
-		v.start("streams", action)
-		v.draws("holds-"+action, false)
+	for _, form := range []string{"streams holds", "streams raise", "tokens raise", "tokens plan", "tokens forgive", "tokens block"} {
+		limit, action, _ := strings.Cut(form, " ")
+		v.start(limit, action)
+		v.draws("holds-"+limit+"-"+action, false)
 		v.click("#do .link")
 	}
 }

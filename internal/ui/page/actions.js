@@ -20,13 +20,13 @@ export function Panel({of, target, states, doing, act, start, done, preview}) {
   if (!def) return "";
   if (doing) return html`<${Form} key=${doing.action + doing.limit} of=${of} def=${limitOf(doing.limit)} doing=${doing} known=${states.find(({x}) => x.limit === doing.limit)?.x} close=${close} done=${done} preview=${preview}/>`;
   const names = [...states.map(({x}) => x.limit), ...shared.limits.filter((l) => !l.shared && of !== null && !states.some(({x}) => x.limit === l.name)).map((l) => l.name)];
-  return html`<${Actions} def=${def} names=${names} state=${states.find(({x}) => x.limit === target)} start=${start}/>`;
+  return html`<${Actions} def=${def} names=${names} states=${states} start=${start}/>`;
 }
 
 const blockingPlan = (def) => Object.entries(def.plans ?? {}).find(([, p]) => p.mode === "blocked")?.[0];
 
-function Actions({def: first, names, state, start}) {
-  const [limit, choose] = useState(first.name), def = limitOf(limit) ?? first, x = limit === first.name ? state?.x : undefined;
+function Actions({def: first, names, states, start}) {
+  const [limit, choose] = useState(first.name), def = limitOf(limit) ?? first, x = states.find((s) => s.x.limit === limit)?.x;
   useEffect(() => choose(first.name), [first.name]);
   const top = x?.override, plans = Object.values(def.plans ?? {}).filter((p) => p.mode !== "blocked").length, line = (action, title, about) => html`<li><button data-action=${action} onClick=${() => start(action, limit)}>
     <span>${title}</span><small>${about}</small><${Icon} name="open"/></button></li>`;
@@ -38,7 +38,7 @@ function Actions({def: first, names, state, start}) {
       ${line("raise", "Raise for a time", `${blocked ? "In place of the block" : `More than ${x ? layersOf(x, def)[0].what : "the base"}`}, ends by itself`)}
       ${plans > 0 && line("plan", "Give another plan", top?.plan && !top.until ? `In place of plan ${top.plan}, until changed` : "Until changed, or for a time")}
       ${!held(def) && line("forgive", "Forgive", "Give tokens back, or fill the bucket; no undo")}
-      ${(held(def) || x?.holds?.length > 0) && x?.holds?.length > 0 && line("holds", "End holds", `${some(x.holds.length, "live hold")}, ${count(x.holds.reduce((n, h) => n + h.tokens, 0))} ${held(def) ? "held" : "tokens"}; no undo`)}
+      ${x?.holds?.length > 0 && line("holds", "End holds", `${some(x.holds.length, "live hold")}, ${count(x.holds.reduce((n, h) => n + h.tokens, 0))} ${held(def) ? "held" : "tokens"}; no undo`)}
       ${ending && !blocked && line("end", ...ending)}
       ${blockingPlan(def) && !blocked && line("block", "Block", "Refuse every call until a time you choose")}
     </ul>${!blockingPlan(def) && html`<p class="aside">To block in ${limit}, it needs a plan with <code>mode: blocked</code>.</p>`}</section>`;

@@ -14,8 +14,8 @@ const left = 42, bottom = 16;
 
 // Panes are two charts over the same times, each with its own axis that begins at 0: above
 // the line or bars of one series, below the bars of what was refused. times are in ms, and
-// step is how far they are apart. away are [from, to] in which the store did not answer.
-export function Panes({label, times, step, high, low, most, away, bars, wide = 800, tick, read}) {
+// step is how far they are apart.
+export function Panes({label, times, step, high, low, most, bars, wide = 800, tick, read}) {
   const [ref, width] = useWidth(wide), [chosen, choose] = useState(-1);
   const n = times.length, x = (i) => left + (width - left - 2) * (i + 0.5) / n, gap = (width - left - 2) / n, bar = Math.max(1, gap * (bars ? 0.72 : 0.62));
   const top = nice(Math.max(1, ...high.values.map((v) => v ?? 0), most?.value ?? 0)), topLow = nice(Math.max(1, ...low.values.map((v) => v ?? 0)));
@@ -38,7 +38,6 @@ export function Panes({label, times, step, high, low, most, away, bars, wide = 8
     <svg class="chart" width=${width} height=${188 + bottom + 4} viewBox=${`0 0 ${width} ${188 + bottom + 4}`} role="img" aria-label=${label} onPointerMove=${move} onPointerLeave=${() => choose(-1)}>
       <text x="0" y="10">${high.label}</text>
       ${[[0, "base"], [top / 2, "grid"], [top, "grid"]].filter(([v]) => Number.isInteger(v)).map(([v, kind]) => html`<path class=${kind} d=${`M${left} ${y(v)}H${width - 2}`}/><text x=${left - 6} y=${y(v) + 4} text-anchor="end">${brief(v)}</text>`)}
-      ${away && html`<path class="away" d=${`M${x(away[0]) - gap / 2} 18H${width - 2}V188H${x(away[0]) - gap / 2}Z`}/>`}
       ${bars ? html`<path class="bar" d=${block(high.values, y, 122)}/>` : known.length > 0 && html`<polygon class="area" points=${`${known[0][0]},122 ${line} ${known.at(-1)[0]},122`}/><polyline class="line" points=${line}/>${known.length === 1 && html`<circle class="dot-allowed" cx=${known[0][0]} cy=${y(known[0][1])} r="2.5"/>`}`}
       ${most && html`<path class="most" d=${`M${left} ${y(most.value).toFixed(1)}H${width - 2}`}/><text class="mark" x=${left + 4} y=${y(most.value) - 5}>${most.text}</text>`}
       <text x="0" y="142">${low.label}</text>
@@ -78,7 +77,7 @@ export function Bucket({x, free, of, owed, unit, need, needAt, raise, wide = 480
   return html`<figure ref=${ref}><svg class="chart" width=${width} height="146" viewBox=${`0 0 ${width} 146`} role="img"
     aria-label=${(owed ? count(owed) + " of debt; " : "") + `${count(free)} of ${count(of)} ${unit} free now` + (x.refill ? `, full in ${span(end)} if nobody calls` : "")}>
     <text x=${tank / 2} y="10" text-anchor="middle">${count(top)}</text>
-    ${raise && html`<path class="raised" d=${`M1 ${ground}V${y(raise.free).toFixed(1)}H${tank - 1}V${ground}Z`}/><path class="raised-line" d=${`M1 ${y(raise.free).toFixed(1)}H${tank - 1}`}/><text class="raised-text halo" x=${tank / 2} y=${(y(raise.free) - 4).toFixed(1)} text-anchor="middle">${count(raise.free)}</text>`}
+    ${raise && html`<path class="raised" d=${`M1 ${ground}V${y(raise.free).toFixed(1)}H${tank - 1}V${ground}Z`}/><path class="raised-line" d=${`M1 ${y(raise.free).toFixed(1)}H${tank - 1}`}/><text class="raised-text halo" x=${tank / 2} y=${Math.max(24, y(raise.free) - 4).toFixed(1)} text-anchor="middle">${count(raise.free)}</text>`}
     ${owed ? html`<path class="owed" d=${`M1 122V${ground}H${tank - 1}V122Z`}/>` : html`<path class="bar" d=${`M1 122V${y(free).toFixed(1)}H${tank - 1}V122Z`}/>`}<path class="tank" d=${`M.5 18V122.5H${tank - 0.5}V18`}/>
     <text x=${tank / 2} y="140" text-anchor="middle">now</text>
     ${x.refill && html`${raised && html`<path class="raised" d=${raised + "V" + ground + "H" + from + "Z"}/>`}

@@ -96,7 +96,7 @@ function LimitState({x, def, s, of, changes, open, toggle, start, raise}) {
       <div class="level"><span>${s.of >= unlimited ? html`<b>no limit</b>` : x.mode === "blocked" ? html`<b>0</b> ${x.blocked_until_us ? "until " + at(x.blocked_until_us / 1000) : "free"}` : html`<b>${count(s.free)}</b> of ${count(s.of)} free`}</span>
         ${x.mode !== "blocked" && html`<svg class="meter" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect width=${(100 * level).toFixed(1)} height="6"/></svg>`}${quick}</div></header>
     ${open && html`<div class="body"><div class="side-by-side"><div class="stack-s"><${Level} x=${x} def=${def} s=${s} of=${of} raise=${raise}/></div><${Layers} x=${x} def=${def} changes=${changes}/></div>
-      ${def.usage && html`<${Usage} def=${def} of=${of} top=${layersOf(x, def)[0]}/>`}</div>`}</article>`;
+      ${def.usage ? html`<${Usage} def=${def} of=${of} top=${layersOf(x, def)[0]}/>` : html`<p class="quiet">${x.limit} keeps no usage. With <code>usage: true</code> the hours are kept from then on, for a month.</p>`}</div>`}</article>`;
 }
 
 // Level is the bucket, or the holds, and when a call of a cost passes.

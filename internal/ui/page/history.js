@@ -10,7 +10,7 @@ const until = (set) => (set.until ? " until " + at(Date.parse(set.until)) : "");
 
 // wordsOf returns what an entry of the audit did, in the words of the page.
 export function wordsOf(e) {
-  const def = limitOf(e.limit), {set, replaced} = parse(e.what), o = whole(set), undid = /^Undo\b/.test(e.note ?? "");
+  const def = limitOf(e.limit), {set} = parse(e.what), o = whole(set), undid = /^Undo\b/.test(e.note ?? "");
   const blocked = o.plan && def?.plans?.[o.plan]?.mode === "blocked", own = !o.plan && def && numbers(numbersOf(def, o), def.algorithm);
   const lower = def && nameOf(def, {...o, until: "x"}) === "the cut";
   switch (e.action) {
@@ -20,7 +20,7 @@ export function wordsOf(e) {
       return `${lower ? "Lowered" : "Raised"} in ${e.limit} to ${own ?? e.what}${until(o)}`;
     case "end-override": {
       const what = /^block\b/.test(e.what ?? "") || blocked ? "the block" : o.plan ? "plan " + o.plan : o.until ? lower ? "the cut" : "the raise" : "its own numbers";
-      return (undid ? `Undid ${what} in ${e.limit}` : `Ended ${what} in ${e.limit}`) + (replaced ? "" : "");
+      return `${undid ? "Undid" : "Ended"} ${what} in ${e.limit}`;
     }
     case "refund": return `Gave ${e.what ?? "tokens"} back in ${e.limit}`;
     case "reset": return held(def) ? `Ended all holds in ${e.limit}` : `Filled the bucket in ${e.limit}`;

@@ -159,7 +159,7 @@ function Ends({limits}) {
   if (!list || list.length === 0) return "";
   return html`<section id="ends"><${Head} title="Ends by itself">the next first${asked.length < limits.length ? `, of the first ${asked.length} limits` : ""}<//><ol class="timeline">${list.filter((o) => Date.parse(o.until) > now()).slice(0, 6).map((o) => {
     const def = limitOf(o.limit), blocked = def?.plans?.[o.plan]?.mode === "blocked", lower = def && nameOf(def, o) === "the cut";
-    return html`<li><time>${day(Date.parse(o.until)).split(" ").slice(0, 2).join(" ") || minute(Date.parse(o.until))}</time><div><${KeyLink} of=${o.key} limit=${o.limit}/> ${blocked ? "blocked" : o.plan ? "plan " + o.plan : lower ? "lowered" : "raised"} in ${o.limit}<small>${day(Date.parse(o.until)) && `until ${minute(Date.parse(o.until))} `}${def && !blocked ? numbers(numbersOf(def, o), def.algorithm) : ""}${o.note ? ` “${o.note}”` : ""}</small></div></li>`;
+    return html`<li><time>${day(Date.parse(o.until)).split(" ").slice(0, 2).join(" ") || minute(Date.parse(o.until))}</time><div><${KeyLink} of=${o.key} limit=${o.limit}/> ${blocked ? "blocked" : o.plan ? "plan " + o.plan : lower ? "lowered" : "raised"} in ${o.limit}<small>${day(Date.parse(o.until)) && `until ${minute(Date.parse(o.until))} `}${def ? `${blocked ? "" : numbers(numbersOf(def, o), def.algorithm) + "; "}then ${o.under ? nameOf(def, o.under) : "the base"}` : ""}${o.note ? `: “${o.note}”` : ""}</small></div></li>`;
   })}</ol></section>`;
 }
 
@@ -167,5 +167,5 @@ function Changed() {
   const [list] = useAnswer((signal) => call("GET", "/v1/audit?n=30", undefined, signal).then((p) => p.entries, () => []), [], 30000);
   const today = (list ?? []).filter((e) => day(Date.parse(e.at)) === "");
   if (today.length === 0) return "";
-  return html`<section><div class="section-head"><h2>Changed today</h2><a href="#/changes">All changes</a></div><${Timeline} flat events=${today.slice(0, 6).map((e) => ({id: e.id, at: Date.parse(e.at), text: e.key === undefined ? wordsOf(e) : html`<${KeyLink} of=${e.key} limit=${e.limit}/> ${wordsOf(e)[0].toLowerCase() + wordsOf(e).slice(1)}`, below: note(e)}))}/></section>`;
+  return html`<section><div class="section-head"><h2>Changed today</h2><a href="#/changes">All changes</a></div><${Timeline} flat events=${today.slice(0, 6).map((e) => ({id: e.id, at: Date.parse(e.at), text: e.key === undefined ? wordsOf(e) : html`<${KeyLink} of=${e.key} limit=${e.limit}/>: ${wordsOf(e)[0].toLowerCase() + wordsOf(e).slice(1)}`, below: note(e)}))}/></section>`;
 }

@@ -57,7 +57,7 @@ export function Loaded({answer, children}) {
 }
 
 // Field is an input with its label, an aside, and below it what is wrong with it.
-export function Field({id, label, aside, error, value, set, area, ...props}) {
+export function Field({id, label, aside, error, value, set, ...props}) {
   const wrong = error && html`<span class="error" id=${id + "-error"}>${error}</span>`;
   return html`<label class=${"field" + (error ? " wrong" : "")}><span>${label} ${aside && html`<span>${aside}</span>`}</span>
     <input id=${id} value=${value} onInput=${(e) => set(e.target.value)} autocomplete="off" aria-invalid=${error ? "true" : undefined} aria-describedby=${error ? id + "-error" : undefined} ...${props}/>${wrong}</label>`;
