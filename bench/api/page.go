@@ -69,6 +69,7 @@ var asked = []struct {
 	{"/readyz", 5 * time.Second},
 	{"/v1/top?minutes=60", 20 * time.Second},
 	{"/v1/audit?n=30", 30 * time.Second},
+	{"/v1/top?n=1&hour=2026-01-01T00:00:00Z", restLength}, // 7 hours in 10 minutes
 	{"/v1/limits?n=1000&after=", restLength},
 	{"/v1/limits/api/overrides?kind=temporary&n=100", restLength},
 	{"/v1/limits/drained/overrides?kind=temporary&n=100", restLength},

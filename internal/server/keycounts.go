@@ -31,6 +31,7 @@ type keyCounts struct {
 	usage        *usageLog // nil if the store keeps no usage
 	minutes      *minuteLog
 	lost         atomic.Uint64 // number of hours that could not be stored
+	before       *tally        // the counts at the beginning of the present hour
 
 	mu    sync.Mutex
 	turns []time.Time // times at which the slices began
@@ -47,7 +48,8 @@ type keyCounts struct {
 func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait func()) {
 	k := &keyCounts{process: process, turns: []time.Time{time.Now()}, refused: bounded.NewWindow(bounded.WindowConfig{Slices: topSlices}),
 		all: bounded.NewWindow(bounded.WindowConfig{Slices: topSlices, Uses: usageKeys})}
-	k.minutes = &minuteLog{server: s, to: s.can.Minutes, minute: time.Now().Truncate(time.Minute), before: s.tally()}
+	k.before = s.tally()
+	k.minutes = &minuteLog{server: s, to: s.can.Minutes, minute: time.Now().Truncate(time.Minute), before: k.before}
 	k.usage = s.usageLog(k.all)
 	k.last.keys.Most = refusedKeys
 	s.metrics.keys = k
@@ -128,7 +130,10 @@ func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
 
 // keep ends the counts of an hour, and adds them to the store.
 func (k *keyCounts) keep(ctx context.Context, to store.Auditor, n int, hour time.Time) {
-	h := bounded.Hour{Hour: hour.UTC(), Busiest: k.all.Restart(n), Refused: k.refused.Restart(n)}
+	after := k.minutes.server.tally()
+	r := after.since(k.before)
+	k.before = after
+	h := bounded.Hour{Hour: hour.UTC(), Busiest: k.all.Restart(n), Refused: k.refused.Restart(n), Counts: asJSON(r.ofHour())}
 	if to == nil || h.Busiest.Events == 0 {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -54,6 +55,17 @@ func (t *tally) since(old *tally) (r minuteReport) {
 	return r
 }
 
+// hourCounts are the calls of an hour and how many of them were refused, by limit.
+type hourCounts map[string][2]uint64
+
+func (r *minuteReport) ofHour() hourCounts {
+	sum := hourCounts{}
+	for _, c := range r.Limits {
+		sum[c.Limit] = [2]uint64{c.Calls(), c.Refused}
+	}
+	return sum
+}
+
 // A minuteLog keeps the last minutes: in the store for all processes, or in this process.
 type minuteLog struct {
 	server *Server
@@ -71,8 +83,7 @@ func (m *minuteLog) store(ctx context.Context, r *minuteReport) {
 	if m.to == nil {
 		return
 	}
-	counts := asJSON(minuteCounts{append([]LimitCounts{}, r.Limits...), r.Took})
-	m.server.metrics.keys.record(ctx, m.to, "minute", bounded.Hour{Hour: r.minute, Busiest: bounded.Top{Keys: []bounded.Count{}}, Refused: r.refused, Counts: counts},
+	m.server.metrics.keys.record(ctx, m.to, "minute", bounded.Hour{Hour: r.minute, Busiest: bounded.Top{Keys: []bounded.Count{}}, Refused: r.refused, Counts: asJSON(r.minuteCounts)},
 		&m.lost, "what was decided in the minute "+r.minute.Format(time.RFC3339))
 }
 
@@ -118,6 +129,7 @@ type topMinutes struct {
 	Took      [bucketCount]uint64 `json:"took"`
 	Limits    []limitMinutes      `json:"limits"`
 	Refused   KeyList             `json:"refused"`
+	More      bool                `json:"more_customers,omitempty"` // whether limits may have refused other customers too
 	Shed      uint64              `json:"shed"`
 	Gauges    map[string]float64  `json:"gauges"`
 }
@@ -137,6 +149,8 @@ type limitMinutes struct {
 	Shadow   []uint64 `json:"shadow,omitempty"`
 	Closed   []uint64 `json:"closed,omitempty"`
 	Fallback []uint64 `json:"fallback,omitempty"`
+
+	Customers int `json:"customers,omitempty"` // whose calls were refused, or in shadow would be
 }
 
 // minutesOf adds up reports for the n minutes that end before now.
@@ -174,13 +188,19 @@ func minutesOf(reports []minuteReport, n int, limit string, now time.Time) *topM
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(limits)) {
-		out.Limits = append(out.Limits, *limits[name])
-	}
 	for _, name := range slices.Sorted(maps.Keys(processes)) {
 		out.Processes = append(out.Processes, *processes[name])
 	}
-	out.Refused = listOf(bounded.Sum(refused, minuteKeys))
+	every := bounded.Sum(refused, math.MaxInt)
+	for _, k := range every.Keys {
+		if l := limits[k.Limit]; l != nil && k.Key != "" {
+			l.Customers++
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		out.Limits = append(out.Limits, *limits[name])
+	}
+	out.Refused, out.More = listOf(bounded.Sum([]bounded.Top{every}, minuteKeys)), every.Unlisted > 0
 	return out
 }
 

@@ -63,10 +63,11 @@ func (a *api) top(w http.ResponseWriter, r *http.Request, given *query) error {
 // Bounds of the answers that callers share.
 const (
 	topShared  = time.Second
+	hourShared = 10 * time.Minute // of an hour that all services have stored
 	topQueries = 64
 )
 
-// topAnswers are shared by all who ask the same within topShared, so that many viewers cost
+// topAnswers are shared by all who ask the same within topShared or hourShared, so that many viewers cost
 // little more than one: listing keys locks out decisions, and hours are read from the store.
 type topAnswers struct {
 	mu sync.Mutex
@@ -96,10 +97,13 @@ func (t *topAnswers) get(ctx context.Context, q topQuery, compute func() (any, e
 		return nil, ctx.Err()
 	}
 	defer func() { <-one.turn }()
-	if time.Since(one.at) < topShared {
+	began, fresh := time.Now(), topShared
+	if !q.hour.IsZero() && began.Sub(q.hour) > 2*time.Hour {
+		fresh = hourShared
+	}
+	if began.Sub(one.at) < fresh {
 		return one.json, nil
 	}
-	began := time.Now()
 	answer, err := compute()
 	if err == nil {
 		one.at, one.json = began, append(asJSON(answer), '\n')
@@ -236,8 +240,9 @@ func eachHour(ctx context.Context, log store.Auditor, since time.Time, f func(pr
 
 // TopHour is the answer to a query with an hour.
 type TopHour struct {
-	Hour      time.Time `json:"hour"`
-	Processes []string  `json:"processes"`
+	Hour      time.Time  `json:"hour"`
+	Processes []string   `json:"processes"`
+	Counts    hourCounts `json:"counts"`
 	TopLists
 }
 
@@ -246,19 +251,27 @@ func (a *api) topOfHour(ctx context.Context, q *topQuery) (*TopHour, error) {
 	if a.can.TopKeys == nil {
 		return nil, fmt.Errorf("top keys by the hour: %w", store.ErrNotSupported)
 	}
-	processes := []string{}
+	processes, counts := []string{}, hourCounts{}
 	var busiest, refused []bounded.Top
 	err := eachHour(ctx, a.can.TopKeys, q.hour.Add(-hoursBack), func(process string, h *bounded.Hour) error {
-		if h.Hour.Equal(q.hour) {
-			processes, busiest, refused = append(processes, process), append(busiest, only(h.Busiest, q.limit)), append(refused, only(h.Refused, q.limit))
+		if !h.Hour.Equal(q.hour) {
+			return nil
 		}
-		return nil
+		processes, busiest, refused = append(processes, process), append(busiest, only(h.Busiest, q.limit)), append(refused, only(h.Refused, q.limit))
+		var one hourCounts
+		err := json.Unmarshal([]byte(cmp.Or(string(h.Counts), "{}")), &one)
+		for name, n := range one {
+			if q.limit == "" || q.limit == name {
+				counts[name] = [2]uint64{counts[name][0] + n[0], counts[name][1] + n[1]}
+			}
+		}
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	slices.Sort(processes)
-	return &TopHour{q.hour, slices.Compact(processes), TopLists{listOf(bounded.Sum(busiest, q.n)), listOf(bounded.Sum(refused, q.n))}}, nil
+	return &TopHour{q.hour, slices.Compact(processes), counts, TopLists{listOf(bounded.Sum(busiest, q.n)), listOf(bounded.Sum(refused, q.n))}}, nil
 }
 
 // only returns the part of a list with the keys of one limit, or all if limit is "".

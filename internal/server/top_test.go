@@ -179,7 +179,7 @@ func TestTopOutage(t *testing.T) {
 		w.want(w.do("GET", "/v1/top", ""), 200, want)
 		w.want(w.do("GET", "/metrics", ""), 200, `dipwell_decisions_total{limit="never",result="refused"} 5`+"\n", `dipwell_decisions_total{limit="watched",result="shadow"} 5`+"\n")
 		time.Sleep(90 * time.Second)
-		w.want(w.do("GET", "/v1/top?minutes=1", ""), 200, `{"limit":"never","allowed":[1],"refused":[2],"closed":[3],"fallback":[3]}`, `{"limit":"watched","allowed":[4],"shadow":[2],"fallback":[3]}`)
+		w.want(w.do("GET", "/v1/top?minutes=1", ""), 200, `{"limit":"never","allowed":[1],"refused":[2],"closed":[3],"fallback":[3],"customers":1}`, `{"limit":"watched","allowed":[4],"shadow":[2],"fallback":[3],"customers":1}`)
 		w.want(w.do("GET", "/v1/limits/used/usage?key=k", ""), 200, `"allowed":1,"refused":2,`)
 		end()
 		wait()
@@ -278,7 +278,7 @@ func TestMinutesOfAll(t *testing.T) {
 		both[0].takes(25, "limit=login&key=k")
 		both[1].takes(3, "limit=login&key=k")
 		time.Sleep(90 * time.Second)
-		want := `"limits":[{"limit":"login","allowed":[0,20],"refused":[0,8]}],"refused":{"counted":8,"unlisted_at_most":0,"keys":[{"limit":"login","key":"k","count":8,"error":0}]},"shed":0,"gauges":{`
+		want := `"limits":[{"limit":"login","allowed":[0,20],"refused":[0,8],"customers":1}],"refused":{"counted":8,"unlisted_at_most":0,"keys":[{"limit":"login","key":"k","count":8,"error":0}]},"shed":0,"gauges":{`
 		for _, w := range both {
 			w.want(w.do("GET", "/v1/top?minutes=2", ""), 200, `"processes":[{"process":"a:1",`, `{"process":"b:2",`, `"shared":true,`, want)
 		}
@@ -316,6 +316,8 @@ func TestTopOfHour(t *testing.T) {
 		if got := fmt.Sprint(a.Refused.Keys); got != "[login greedy 15-0 all (shared) 2-0]" {
 			t.Errorf("refused: %s", got)
 		}
+		first.want(first.do("GET", "/v1/top?hour=2000-01-01T00:00:00Z", ""), 200, `"counts":{"all":[3,2],"listed":[2,0],"login":[39,15]}`)
+		first.want(first.do("GET", "/v1/top?limit=login&hour=2000-01-01T00:00:00Z", ""), 200, `"counts":{"login":[39,15]}`)
 		if a = second.hour("2000-01-01T02:00:00%2B02:00&limit=login&n=1"); fmt.Sprint(a.Busiest.Keys) != "[login greedy 35-0]" || a.Busiest.Unlisted != 4 {
 			t.Errorf("one limit: %+v", a)
 		}
@@ -333,6 +335,34 @@ func TestTopOfHour(t *testing.T) {
 		if res := first.do("GET", "/v1/top?hour=now", ""); res.Code != http.StatusBadRequest {
 			t.Error(res.Code, res.Body)
 		}
+	})
+}
+
+// How many customers a limit has refused: those that the lists of its minutes have.
+func TestRefusedCustomers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, server.Config{}, local)
+		ctx, end := context.WithCancel(t.Context())
+		wait := w.server.CountKeys(ctx, "a:1", 2)
+		time.Sleep(time.Second)
+		for i := range 10 {
+			w.takes(21, fmt.Sprintf("limit=login&key=many-%d", i))
+		}
+		time.Sleep(time.Minute)
+		answer := w.do("GET", "/v1/top?minutes=60", "")
+		w.want(answer, 200, `"customers":10}],"refused":`)
+		if strings.Contains(answer.Body.String(), "more_customers") {
+			t.Errorf("no list was full: %s", answer.Body)
+		}
+		for i := range 30 {
+			w.takes(21, fmt.Sprintf("limit=login&key=more-%d", i))
+		}
+		time.Sleep(time.Minute)
+		answer = w.do("GET", "/v1/top?minutes=60", "")
+		w.want(answer, 200, `"customers":30}],`, `"more_customers":true`) // a minute has 20 keys
+		description().conforms(t, answer.Body.Bytes(), "components", "schemas", "TopMinutes")
+		end()
+		wait()
 	})
 }
 

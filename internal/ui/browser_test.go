@@ -397,9 +397,15 @@ func keepHours(t *testing.T, st store.Store, busiest ...string) {
 		return `{"counted":9000,"unlisted_at_most":2,"keys":[` + strings.Join(keys, ",") + "]}"
 	}
 	for _, at := range []time.Time{time.Now().Add(-time.Hour), time.Now()} { // the hour may change while the page is opened
-		if err := store.AbilitiesOf(st).TopKeys.Record(t.Context(), store.AuditEntry{Who: "there:2", What: `{"hour":"` + at.UTC().Truncate(time.Hour).Format(time.RFC3339) +
-			`","busiest":` + list(keys) + `,"refused":` + list(keys[:1]) + "}"}); err != nil {
-			t.Fatal(err)
-		}
+		keepHour(t, st, at, `{"busiest":`+list(keys)+`,"refused":`+list(keys[:1])+"}")
+	}
+}
+
+// keepHour adds to a store what another service has counted in an hour.
+func keepHour(t *testing.T, st store.Store, at time.Time, counted string) {
+	t.Helper()
+	hour := `{"hour":"` + at.UTC().Truncate(time.Hour).Format(time.RFC3339) + `",`
+	if err := store.AbilitiesOf(st).TopKeys.Record(t.Context(), store.AuditEntry{Who: "there:2", What: hour + counted[1:]}); err != nil {
+		t.Fatal(err)
 	}
 }

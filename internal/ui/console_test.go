@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -316,8 +317,12 @@ func TestLimits(t *testing.T) {
 			if _, err := v.limiter.SetOverride(t.Context(), "signup", dipwell.Override{Key: script, Rate: 100, Note: "for a week"}); err != nil {
 				t.Fatal(err)
 			}
+			if _, err := v.limiter.SetOverride(t.Context(), "signup", dipwell.Override{Key: "acme", Plan: "banned"}); err != nil {
+				t.Fatal(err)
+			}
 			v.click(`a[href="#/limit?name=signup"]`)
 			v.shows("for a week")
+			v.wait(`[...document.querySelectorAll("#plans td:last-child")].map((c) => c.innerText).join() === "all others,1,as callers name it"`)
 			v.shows("refuses every call") // plan banned
 			v.shows(script)
 			v.shows("are in a program, and are changed there")
@@ -498,7 +503,14 @@ func TestUndoFaster(t *testing.T) {
 
 // Numbers of the last hour: what is refused is on top, and what is 0 is not there.
 func TestOverview(t *testing.T) {
-	v := openBehind(t, stores["memory"](t), server.Config{}, "", func(_ *visit, api http.Handler) http.Handler {
+	st := stores["memory"](t)
+	for day := range 7 {
+		keepHour(t, st, time.Now().Add(-time.Duration(day+1)*24*time.Hour), `{"counts":{"login":[900,`+strconv.Itoa(9+day)+`],"search":[100,0]}}`)
+	}
+	for _, day := range []time.Duration{3, 5} {
+		keepHour(t, st, time.Now().Add(-day*24*time.Hour), `{"counts":{"signup":[10,3]}}`)
+	}
+	v := openBehind(t, st, server.Config{}, "", func(_ *visit, api http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Has("minutes") {
 				w.Header().Set("Content-Type", "application/json")
@@ -510,8 +522,10 @@ func TestOverview(t *testing.T) {
 	})
 	v.shows("All 7 limits are healthy")
 	v.shows("5.5 % of the calls in the hour until ")
+	v.shows("were refused; at this hour of the last 7 days it was 0.9 to 1.6 %.")
 	v.shows("signup refuses 50.0 % since ")
-	v.shows("mostly acme.")
+	v.shows("; at this hour on 2 of the last 7 days it was 30.0 %; mostly acme.")
+	v.wait(`[...document.querySelectorAll("#with-calls td:last-child")].map((c) => c.innerText.trim()).join() === "1+,12+,"`)
 	v.wait(`[...document.querySelectorAll("#with-calls tbody tr")].map((r) => r.cells[0].innerText.trim()).join() === "signup,login,search"`)
 	v.wait(`document.querySelectorAll("#with-calls .spark").length === 2 && !document.getElementById("with-calls").innerText.includes("0.0 %")`)
 	v.shows("4 limits without calls in the last hour")
@@ -617,7 +631,7 @@ func hourOfCalls(now time.Time) string {
 	}
 	from := now.UTC().Truncate(time.Minute).Add(-time.Hour)
 	return fmt.Sprintf(`{"from":%q,"minutes":60,"processes":[{"process":"a:1","first":%[1]q,"last":%[2]q},{"process":"b:1","first":%[1]q,"last":%[2]q}],"shared":true,"took":[0,0,0,0,0,0,0,0,0,0,50,40,9,1,0,0,0,0,0,0,0,0,0,0,0,0],
-		"limits":[{"limit":"login","allowed":%[3]s,"refused":%[4]s},{"limit":"search","allowed":%[5]s},{"limit":"signup","allowed":%[6]s,"refused":%[7]s}],
+		"limits":[{"limit":"login","allowed":%[3]s,"refused":%[4]s,"customers":12},{"limit":"search","allowed":%[5]s},{"limit":"signup","allowed":%[6]s,"refused":%[7]s,"customers":1}],"more_customers":true,
 		"refused":{"counted":420,"unlisted_at_most":0,"keys":[{"limit":"signup","key":"acme","count":290,"error":0},{"limit":"login","key":"203.0.113.9","count":60,"error":3}]},"shed":0,"gauges":{}}`,
 		from.Format(time.RFC3339), from.Add(59*time.Minute).Format(time.RFC3339),
 		list(func(i int) int { return 40 + i%7 }), list(func(i int) int { return 2 }), list(func(i int) int { return 60 + (i*i)%23 }), list(func(i int) int { return 10 }), list(func(i int) int { return i / 30 * 10 }))

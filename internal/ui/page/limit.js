@@ -3,7 +3,7 @@
 import {html, useState} from "./preact.js";
 import {call, limitPath} from "./api.js";
 import {Panes, minutes} from "./charts.js";
-import {hourOf, series, sums} from "./overview.js";
+import {customers, hourOf, series, sums, useUsual} from "./overview.js";
 import {Empty, Field, Head, KeyLink, LimitLink, Loaded, Outcome, Table, Timeline} from "./parts.js";
 import {customer, limitOf, limitPage, limits, may, shared, useAnswer, useShared} from "./state.js";
 import {at, count, kinds, minute, numbers, per, rule, share, some, span} from "./words.js";
@@ -21,27 +21,34 @@ export function Limit({query}) {
 }
 
 function Defined({l}) {
-  const [hour] = useAnswer((signal) => hourOf(signal, l.name), [l.name], 20000), [top] = useAnswer((signal) => call("GET", "/v1/top?" + new URLSearchParams({limit: l.name, n: 10}), undefined, signal), [l.name], 5000);
-  const [doing, act] = useState(null), parents = [], d = hour && sums(hour)[l.name], children = shared.limits.filter((c) => c.parent === l.name), mine = l.owner === "api" && may("admin");
+  const [hour] = useAnswer((signal) => hourOf(signal, l.name), [l.name], 20000), [top] = useAnswer((signal) => call("GET", "/v1/top?" + new URLSearchParams({limit: l.name}), undefined, signal), [l.name], 5000);
+  const given = useOverrides(l), usually = useUsual(l.name), [doing, act] = useState(null), parents = [], d = hour && sums(hour)[l.name], children = shared.limits.filter((c) => c.parent === l.name), mine = l.owner === "api" && may("admin");
   for (let p = limitOf(l.parent); p && parents.length < 4; p = limitOf(p.parent)) parents.unshift(p);
   return html`<p class="breadcrumb"><a href="#/limits">Limits</a>${parents.map((p) => html` / <${LimitLink} name=${p.name}/>`)}</p>
     <div class="title"><h1 class="key">${l.name}</h1><span class=${"badge" + (l.mode === "shadow" ? " shadowed" : "")}>${l.mode === "shadow" ? "Shadow" : "Enforced"}, version ${l.version}</span><small>defined in ${owners[l.owner] ?? "the configuration " + l.owner}</small>
       ${mine && html`<span class="buttons"><button onClick=${() => act(l.mode === "shadow" ? "enforce" : "shadow")}>${l.mode === "shadow" ? "Enforce …" : "Put in shadow …"}</button><button onClick=${() => act("change")}>Change …</button><button onClick=${() => act("drop")}>Drop …</button></span>`}</div>
-    <p class="lead">${sentence(l)}${d && d.refused > 0 ? ` ${share(d.refused, d.calls)} of the calls of the last hour were refused.` : ""}</p>
+    <p class="lead">${sentence(l)}${d && d.refused > 0 ? ` ${share(d.refused, d.calls)} of the calls of the last hour were refused${usually(l.name)}.` : ""}</p>
     ${l.warning && html`<p class="fault">${l.warning}</p>`}
     ${!mine && may("admin") && html`<p class="quiet">${l.owner === "code" || l.owner === "sql" ? `The numbers of ${l.name} are in ${owners[l.owner]}, and are changed there.` : `The numbers of ${l.name} are in the configuration file (owner ${l.owner === "file" ? "main" : l.owner}), and are changed there.`} Overrides of customers can be set here.</p>`}
     ${doing && html`<${Change} key=${doing} l=${l} action=${doing} close=${() => act(null)} d=${d} top=${top}/>`}
     <div class="columns"><div class="stack">
-      ${l.mode === "shadow" && html`<${Would} l=${l} d=${d} top=${top}/>`}
+      ${l.mode === "shadow" && html`<${Would} l=${l} hour=${hour} d=${d} top=${top}/>`}
       <section><${Head} title="Calls">${hour ? hour.about : ""}<//>${hour ? html`<${Calls} hour=${hour} name=${l.name}/>` : ""}</section>
-      <${Overrides} l=${l}/>${l.block && html`<${Overrides} l=${l} kind="automatic"/>`}</div>
-    <aside class="stack">${l.plans && html`<section><h2>Plans</h2><${Table} columns=${[["Plan", ""], ["Rule", ""]]} rows=${[["base", rule(l)], ...Object.keys(l.plans).map((p) => [p, numbers(numbersOf(l, {plan: p}), l.algorithm) + callable(l.plans[p])])]}/></section>`}
+      <${Overrides} l=${l} answer=${given}/>${l.block && html`<${Automatic} l=${l}/>`}</div>
+    <aside class="stack">${l.plans && html`<${Plans} l=${l} page=${given[0]}/>`}
       <${Rule} l=${l} children=${children}/>
-      <section><${Head} title="Refused most">last minute, this service<//><${Table} columns=${[["Customer", ""], ["Calls refused", "n"]]} empty="Nobody was refused in the last minute." rows=${(top?.refused.keys ?? []).map((k) => [html`<${KeyLink} of=${k.key} limit=${l.name}/>`, count(k.count) + (k.error > 0 ? ` (−${count(k.error)})` : "")])}/></section>
+      <section><${Head} title="Refused most">last hour<//><${Table} columns=${[["Customer", ""], ["Calls refused", "n"]]} empty="Nobody was refused in the last hour." rows=${(hour?.refused.keys ?? []).slice(0, 10).map((k) => [html`<${KeyLink} of=${k.key} limit=${l.name}/>`, count(k.count) + (k.error > 0 ? ` (−${count(k.error)})` : "")])}/></section>
       <${Keys} l=${l}/><${Versions} l=${l}/></aside></div>`;
 }
 
 const callable = (p) => (p.callable === false ? "; by overrides alone" : p.callable === "children" ? "; for children" : "");
+
+// Plans are those of a limit, with how many customers have an override that gives one.
+function Plans({l, page}) {
+  const has = (p) => page?.overrides.filter((o) => o.plan === p || o.under?.plan === p).length || 0;
+  return html`<section id="plans"><h2>Plans</h2><${Table} columns=${[["Plan", ""], ["Rule", ""], ["Customers", "n"]]} rows=${[["base", rule(l), "all others"],
+    ...Object.entries(l.plans).map(([p, plan]) => [p, numbers(numbersOf(l, {plan: p}), l.algorithm) + callable(plan), has(p) ? count(has(p)) + (page.next === null ? "" : "+") : callable(plan) || plan.mode === "blocked" ? "" : "as callers name it"])]}/></section>`;
+}
 
 // sentence says what each customer may do.
 function sentence(l) {
@@ -53,7 +60,7 @@ function sentence(l) {
 function Rule({l, children}) {
   const rows = [["Kind", kinds[l.algorithm ?? "token_bucket"]], l.start && ["Begins", l.start], l.parent && ["Parent", html`<${LimitLink} name=${l.parent}/>, asked in the same step`],
     children.length > 0 && ["Below it", html`${children.map((c, i) => html`${i > 0 && ", "}<${LimitLink} name=${c.name}/>`)}`], ["Without the store", without[l.on_store_error ?? "closed"].replace("This limit ", "").replace(/\.$/, "")],
-    l.max_debt !== undefined && ["Debt", l.max_debt === 0 ? "none" : "at most " + l.max_debt], ["Usage", l.usage ? "by the hour, kept a month" : "not kept"], ["Keys", l.shared ? "none: one bucket for all" : l.keys === "list" ? "can be searched" : "cannot be searched in every store"],
+    l.max_debt !== undefined && ["Debt", l.max_debt === 0 ? "none" : "at most " + (l.max_debt === "unlimited" ? l.max_debt : count(l.max_debt))], ["Usage", l.usage ? "by the hour, kept a month" : "not kept"], ["Keys", l.shared ? "none: one bucket for all" : l.keys === "list" ? "can be searched" : "cannot be searched in every store"],
     ...Object.entries(l).filter(([k]) => !known.has(k)).map(([k, v]) => [k, typeof v === "object" ? Object.entries(v).map(([a, c]) => `${a} ${c}`).join(", ") : k === "rate_changed_us" ? at(v / 1000) : String(v)])];
   return html`<section><h2>Rule</h2><dl class="settings">${rows.filter(Boolean).map(([k, v]) => html`<dt>${k}</dt><dd>${v}</dd>`)}</dl>${l.shared && html`<p><a href=${customer("", l.name)}>Its bucket</a></p>`}</section>`;
 }
@@ -68,17 +75,19 @@ export function Calls({hour, name}) {
 }
 
 // Would is what a limit in shadow mode would have refused.
-function Would({l, d, top}) {
+function Would({l, hour, d, top}) {
   const c = top?.limits[0], all = c ? c.allowed + c.shadow : 0;
   return html`<section id="would"><${Head} title=${`Version ${l.version} runs in shadow`}>it refuses nobody<//>
-    <p>${d && d.calls > 0 ? html`<b class="shadow">${share(d.shadow, d.calls) || "0 %"}</b> of the calls of the last hour would be refused. ` : ""}It would have refused ${count(c?.shadow ?? 0)} of ${some(all, "call")}${all ? ` (${(100 * c.shadow / all).toFixed(1)} %)` : ""} since this service started.</p>
-    <p>${top?.refused.keys.length > 0 ? html`In the last minute: ${top.refused.keys.slice(0, 5).map((k, i) => html`${i > 0 && ", "}<${KeyLink} of=${k.key} limit=${l.name}/> (${some(k.count, "call")})`)}.` : "Nobody in the last minute."} ${document.documentElement.dataset.computed !== "no" && !held(l) && html`<a href=${"what-if#" + new URLSearchParams({b: text(l, baseOf(l))})}>What would it have done to yesterday's log?</a>`}</p></section>`;
+    <p>${d && d.calls > 0 ? html`<b class="shadow">${share(d.shadow, d.calls) || "0 %"}</b> of the calls of the last hour would be refused${d.customers ? `, of ${customers(hour, d)} ${d.customers === 1 ? "customer" : "customers"}` : ""}. ` : ""}It would have refused ${count(c?.shadow ?? 0)} of ${some(all, "call")}${all ? ` (${(100 * c.shadow / all).toFixed(1)} %)` : ""} since this service started.</p>
+    <p>${hour?.refused.keys.length > 0 ? html`In the last hour: ${hour.refused.keys.slice(0, 5).map((k, i) => html`${i > 0 && ", "}<${KeyLink} of=${k.key} limit=${l.name}/> (${some(k.count, "call")})`)}.` : "Nobody in the last hour."} ${document.documentElement.dataset.computed !== "no" && !held(l) && html`<a href=${"what-if#" + new URLSearchParams({b: text(l, baseOf(l))})}>What would it have done to yesterday's log?</a>`}</p></section>`;
 }
 
+const useOverrides = (l, kind) => useAnswer((signal) => call("GET", limitPath(l.name, "/overrides?" + new URLSearchParams({n: 500, ...(kind && {kind})})), undefined, signal), [l.name], 10000);
+const Automatic = ({l}) => html`<${Overrides} l=${l} kind="automatic" answer=${useOverrides(l, "automatic")}/>`;
+
 // Overrides are those in force, temporary ones first.
-function Overrides({l, kind}) {
+function Overrides({l, kind, answer}) {
   const [n, more] = useState(20);
-  const answer = useAnswer((signal) => call("GET", limitPath(l.name, "/overrides?" + new URLSearchParams({n: 500, ...(kind && {kind})})), undefined, signal), [l.name, kind], 10000);
   return html`<section id=${kind ?? "overrides"}><${Loaded} answer=${answer}>${(page) => {
     const list = [...page.overrides].sort((a, b) => (b.until !== null) - (a.until !== null) || Date.parse(a.until ?? 0) - Date.parse(b.until ?? 0));
     return html`<${Head} title=${kind ? "Blocked after a refusal" : "Overrides in force"}>${list.length > 0 ? `${page.next === null ? "" : "more than "}${list.length}${kind ? "" : "; temporary ones first"}` : ""}<//>

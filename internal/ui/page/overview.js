@@ -35,9 +35,20 @@ const total = (list) => (list ?? []).reduce((a, n) => a + n, 0);
 export function sums(h) {
   const minutes = Math.max(1, h.times.filter((t) => t >= h.first).length);
   return Object.fromEntries(h.limits.map((l) => {
-    const one = {allowed: total(l.allowed), refused: total(l.refused), shadow: total(l.shadow), closed: total(l.closed), fallback: total(l.fallback), minutes};
+    const one = {allowed: total(l.allowed), refused: total(l.refused), shadow: total(l.shadow), closed: total(l.closed), fallback: total(l.fallback), customers: l.customers, minutes};
     return [l.limit, {...one, calls: one.allowed + one.refused + one.shadow + one.closed}];
   }));
+}
+
+// useUsual returns the text of which share of the calls of a limit, or of all under "", was
+// refused at this hour of the last days. Each hour is asked for alone, and rarely.
+export function useUsual(limit) {
+  const [days] = useAnswer((signal) => Promise.all([1, 2, 3, 4, 5, 6, 7].map((d) => call("GET", "/v1/top?" + new URLSearchParams({n: 1, hour: new Date(now() - d * 864e5).toISOString(), ...(limit && {limit})}), undefined, signal).then((h) => h.counts))), [limit], 6e5);
+  return (name, least = 0) => {
+    const sums = (days ?? []).map((d) => Object.entries(d).filter(([l]) => name === "" || l === name).reduce((sum, [, n]) => [sum[0] + n[0], sum[1] + n[1]], [0, 0]));
+    const shares = sums.filter(([calls]) => calls > 0).map(([calls, refused]) => 100 * refused / calls), [low, high] = [Math.min(...shares), Math.max(...shares)].map((n) => n.toFixed(1));
+    return shares.length === 0 || high < least ? "" : `; at this hour ${shares.length === 7 ? "of" : `on ${shares.length} of`} the last 7 days it was ${low === high ? "" : low + " to "}${high} %`;
+  };
 }
 
 export const perMinute = (d) => count(Math.max(1, Math.round(d.calls / d.minutes)));
@@ -58,7 +69,7 @@ export function Overview() {
 }
 
 function Sentence({hour, did, limits, store, me}) {
-  const all = Object.values(did), calls = total(all.map((d) => d.calls)), refused = total(all.map((d) => d.refused)), fallback = total(hour.limits.map((l) => total((l.fallback ?? []).slice(-2))));
+  const usually = useUsual(), all = Object.values(did), calls = total(all.map((d) => d.calls)), refused = total(all.map((d) => d.refused)), fallback = total(hour.limits.map((l) => total((l.fallback ?? []).slice(-2))));
   const drift = hour.gauges.dipwell_config_drift ?? 0, silent = hour.processes.filter((p) => Date.parse(p.last) < hour.times.at(-2));
   const closed = limits.filter((l) => (l.on_store_error ?? "closed") === "closed").length, open = limits.filter((l) => l.on_store_error === "open").length;
   let bad, why;
@@ -77,8 +88,8 @@ function Sentence({hour, did, limits, store, me}) {
   }
   const spike = worst(hour, did), during = `the hour until ${minute(hour.times.at(-1) + 60000)}`; // the present minute has not ended
   return html`<div class="sentence"><span class=${bad ? "fault" : "good"}><${Icon} name=${bad ? "fault" : "good"}/></span><div><h1 id="sentence">${bad ?? (limits.length === 0 ? "No limit is defined" : limits.length === 1 ? "The only limit is healthy" : `All ${limits.length} limits are healthy`)}</h1>
-    <p>${why ?? html`The store answers${hour.shared && hour.processes.length > 1 ? ` and ${hour.processes.length === 2 ? "both services" : "all services"} report` : ""}. ${calls === 0 ? `No call in ${during}.` : refused === 0 ? html`None of the ${some(calls, "call")} in ${during} was refused.` : html`<b>${share(refused, calls)}</b> of the calls in ${during} were refused.`}`}</p>
-    ${!bad && spike && html`<p><b>${spike.limit}</b> refuses ${spike.now}${spike.since ? ` since ${at(spike.since)}, before it ${spike.before || "nothing"}` : ""}${spike.key !== undefined ? html`; mostly <${KeyLink} of=${spike.key} limit=${spike.limit}/>` : ""}.</p>`}
+    <p>${why ?? html`The store answers${hour.shared && hour.processes.length > 1 ? ` and ${hour.processes.length === 2 ? "both services" : "all services"} report` : ""}. ${calls === 0 ? `No call in ${during}.` : refused === 0 ? html`None of the ${some(calls, "call")} in ${during} was refused${usually("", 0.1)}.` : html`<b>${share(refused, calls)}</b> of the calls in ${during} were refused${usually("")}.`}`}</p>
+    ${!bad && spike && html`<p><b>${spike.limit}</b> refuses ${spike.now}${spike.since ? ` since ${at(spike.since)}, before it ${spike.before || "nothing"}` : ""}${usually(spike.limit)}${spike.key !== undefined ? html`; mostly <${KeyLink} of=${spike.key} limit=${spike.limit}/>` : ""}.</p>`}
     ${hour.shed > 0 && html`<p>${some(hour.shed, "call")} got 503 since the start, because too many were under way.</p>`}
     ${!hour.shared && html`<p>${me.store === "memory" ? `The store is the memory of this process: what you see is its own hour${Number.isFinite(hour.first) ? ", since " + at(hour.first) : ""}. Other processes count apart.` : "These are the calls of this service alone: the store keeps no minutes."}</p>`}</div></div>`;
 }
@@ -112,6 +123,9 @@ function Facts({hour}) {
   return html`<dl class="facts">${facts.filter(Boolean).map(([name, n, unit, kind]) => html`<div><dt>${name}</dt><dd class=${kind ?? ""}>${typeof n === "number" ? count(n) : n} ${unit && html`<small>${unit}</small>`}</dd></div>`)}</dl>`;
 }
 
+// customers is how many a limit has refused, or in shadow would have.
+export const customers = (hour, d) => (d.customers ? count(d.customers) + (hour.more_customers ? "+" : "") : "");
+
 // WithCalls are the limits that had calls, what is wrong first.
 function WithCalls({hour, did, limits}) {
   const rows = limits.filter((l) => did[l.name]).map((l) => ({l, d: did[l.name]})).sort((a, b) => b.d.refused / b.d.calls - a.d.refused / a.d.calls || b.d.calls - a.d.calls), quiet = limits.length - rows.length;
@@ -119,9 +133,9 @@ function WithCalls({hour, did, limits}) {
   const sparks = new Map(rows.filter(({d}) => d.refused > 0).map(({l}) => [l.name, of(l)])), most = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1].find((m) => [...sparks.values()].every((list) => Math.max(...list) <= m)) ?? 1;
   return html`<section id="with-calls"><${Head} title="Limits with calls">last hour, the most refused first<//>
     ${rows.length === 0 ? html`<${Empty} title=${limits.length === 0 ? "No limit is defined yet." : "No calls in the last hour."}>${limits.length === 0 ? html`Add one to the configuration file, or <a href="playground">try numbers in the Playground</a>.` : hour.empty}<//>`
-    : html`<div class="scroll"><table><thead><tr><th scope="col">Limit</th><th class="wide" scope="col">Rule</th><th class="n" scope="col">Calls a minute</th><th class="n" scope="col">Refused</th><th class="n wide" scope="col">Calls refused</th><th class="wide" scope="col">Refused, 0 to ${most * 100} %</th></tr></thead><tbody>
+    : html`<div class="scroll"><table><thead><tr><th scope="col">Limit</th><th class="wide" scope="col">Rule</th><th class="n" scope="col">Calls a minute</th><th class="n" scope="col">Refused</th><th class="n wide" scope="col">Calls refused</th><th class="wide" scope="col">Refused, 0 to ${most * 100} %</th><th class="n wide" scope="col">Customers</th></tr></thead><tbody>
       ${rows.slice(0, 30).map(({l, d}) => html`<tr key=${l.name}><td><${LimitLink} name=${l.name}/> ${l.mode === "shadow" && html`<${Badge} kind="shadow">Shadow<//>`}</td><td class="quiet wide">${rule(l)}${l.plans ? `; ${some(Object.keys(l.plans).length, "plan")}` : ""}</td><td class="n">${perMinute(d)}</td>
-        <td class="n">${l.mode === "shadow" ? html`<span class="shadow">${share(d.shadow, d.calls)}</span>` : share(d.refused, d.calls)}</td><td class="n wide">${l.mode === "shadow" ? d.shadow > 0 && html`<span class="shadow">${count(d.shadow)} would be</span>` : d.refused > 0 && count(d.refused)}</td><td class="wide">${sparks.has(l.name) && html`<${Spark} values=${sparks.get(l.name)} most=${most}/>`}</td></tr>`)}</tbody></table></div>`}
+        <td class="n">${l.mode === "shadow" ? html`<span class="shadow">${share(d.shadow, d.calls)}</span>` : share(d.refused, d.calls)}</td><td class="n wide">${l.mode === "shadow" ? d.shadow > 0 && html`<span class="shadow">${count(d.shadow)} would be</span>` : d.refused > 0 && count(d.refused)}</td><td class="wide">${sparks.has(l.name) && html`<${Spark} values=${sparks.get(l.name)} most=${most}/>`}</td><td class=${"n wide" + (l.mode === "shadow" ? " shadow" : "")}>${customers(hour, d)}</td></tr>`)}</tbody></table></div>`}
     ${quiet > 0 && rows.length > 0 && html`<p class="quiet"><a href="#/limits">${some(quiet, "limit")} without calls in the last hour</a></p>`}</section>`;
 }
 

@@ -155,7 +155,7 @@ begin
         ('top_hours', 'at', 'When the service wrote it: at the end of the hour, or when the service stopped.'),
         ('top_hours', 'process', 'The service: its host and process id.'),
         ('top_hours', 'of_minute', 'Whether the report is of a minute, which is kept for an hour.'),
-        ('top_hours', 'report', 'hour, or the minute; busiest and refused: counted, the decisions of all keys; keys, a list of limit, key, count and error; unlisted_at_most, the largest count of another key; counts, of a minute: the decisions of each limit, and how long they took.'),
+        ('top_hours', 'report', 'hour, or the minute; busiest and refused: counted, the decisions of all keys; keys, a list of limit, key, count and error; unlisted_at_most, the largest count of another key; counts: of a minute the decisions of each limit, and how long they took; of an hour, by limit, calls and refused ones.'),
         ('top_keys', 'process', 'The service that counted: each counts its own decisions.'),
         ('top_keys', 'list', 'busiest: count has decisions. refused: count has refusals, also those that shadow mode allowed.'),
         ('top_keys', 'key', 'As callers gave it, or its hash if the service has key_secret_file; empty: the shared bucket.'),
