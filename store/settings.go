@@ -75,12 +75,14 @@ func field[L any, T comparable](name string, at func(*L) *T, parse func(string) 
 // change sets one setting of a list by its name. The error does not name the setting; for
 // an unknown name it suggests the nearest known one.
 func change[L any](settings []setting[L], l *L, name, value string) error {
-	var names []string
 	for i := range settings {
 		if settings[i].name == name {
 			return settings[i].set(l, value)
 		}
-		names = append(names, settings[i].name)
+	}
+	names := make([]string, len(settings))
+	for i := range settings {
+		names[i] = settings[i].name
 	}
 	return errors.New("unknown setting" + texts.Nearest(name, names))
 }

@@ -5,10 +5,16 @@ package store
 // parent is wrong, and ignores limits that are invalid for other reasons.
 func CheckTogether(limits []Limit) (errs []error) {
 	var r Registry
-	defs := make([]*Definition, 0, len(limits))
-	for _, l := range limits {
-		if d, err := NewDefinition(l); err == nil {
-			defs = append(defs, d)
+	above := map[string]bool{}
+	for i := range limits {
+		above[limits[i].Parent] = true
+	}
+	var defs []*Definition
+	for i := range limits {
+		if l := &limits[i]; l.Parent != "" || above[l.Name] { // others have no parent and are none
+			if d, err := NewDefinition(*l); err == nil {
+				defs = append(defs, d)
+			}
 		}
 	}
 	r.Install(defs)

@@ -163,10 +163,10 @@ func (m *mapping) read(n *yaml.Node, depth int) {
 			m.stopped = true
 			return
 		}
-		name, v := n.Content[i], *deref(n.Content[i+1])
+		name, v := n.Content[i], deref(n.Content[i+1])
 		v.Line = name.Line // use the name's line, because the value may begin on a later one
 		if m.MergeKeys && name.Tag == "!!merge" {
-			merges = append(merges, &v)
+			merges = append(merges, v)
 			continue
 		}
 		if line, twice := own[name.Value]; twice {
@@ -182,7 +182,7 @@ func (m *mapping) read(n *yaml.Node, depth int) {
 			m.Fail(name, m.where+name.Value, "unknown setting%s", texts.Nearest(name.Value, m.known))
 			continue
 		}
-		m.f(name.Value, &v)
+		m.f(name.Value, v)
 	}
 	for _, v := range merges {
 		m.merge(v, depth)
@@ -214,7 +214,7 @@ func (r *YAMLReader) List(n *yaml.Node, setting, like string, f func(where strin
 		if r.stopped {
 			return
 		}
-		f(fmt.Sprintf("%s[%d]", setting, i), deref(item))
+		f(setting+"["+strconv.Itoa(i)+"]", deref(item))
 	}
 }
 

@@ -67,7 +67,7 @@ type handleOf struct {
 var overrideNumber = terms.OverrideNumber(0)
 
 const (
-	aliveMax  = 512  // definitions of one version of a limit that calls may hold; it may have 100 plans
+	aliveMax  = 4    // definitions of one version of a limit, and of each of its plans, that calls may hold
 	firstScan = 4096 // handles
 	manyPast  = 64   // versions of a limit after which the rows of older ones are converted: so many steps take 2 µs
 	keepPast  = 32   // versions that are kept although no row refers to them, for rows in a decorator
@@ -171,7 +171,7 @@ func (s *Store) add(d *store.Definition) (any, error) {
 			return b, nil
 		}
 	}
-	if of.last < d.Base().Number || len(of.bindings) >= aliveMax {
+	if of.last < d.Base().Number || len(of.bindings) >= aliveMax*(1+len(d.Base().Plans.All())) {
 		l.end(of)
 	}
 	of.last = d.Base().Number
