@@ -85,12 +85,14 @@ func fileOwner(f *config.File) terms.FileOwner {
 	return terms.FileOwner{Name: cmp.Or(f.Owner, terms.OwnerMain), Revision: f.Revision, Digest: f.Digest}
 }
 
-func (s *settings) declared(file terms.FileOwner) (out []declaredLimit) {
+func (s *settings) declared(file terms.FileOwner) []declaredLimit {
+	out := make([]declaredLimit, 0, len(s.FlagLimits)+len(s.Limits))
 	for _, l := range s.FlagLimits {
 		out = append(out, declaredLimit{l, store.OwnerCode, 0})
 	}
+	owner := file.String()
 	for i, l := range s.Limits {
-		out = append(out, declaredLimit{l, file.String(), s.Lines[i]})
+		out = append(out, declaredLimit{l, owner, s.Lines[i]})
 	}
 	return out
 }
@@ -108,7 +110,8 @@ func (d *declared) newerRevision(file terms.FileOwner) (seen int64) {
 // define defines all limits. It checks all owners first, so that a conflict changes nothing.
 func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 	var others []string
-	for _, l := range limits {
+	for i := range limits {
+		l := &limits[i]
 		def := d.limiter.Limit(l.Name)
 		if def == nil {
 			continue
@@ -124,10 +127,13 @@ func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 	ordered := store.ParentsFirst(limits, func(l *declaredLimit) *store.Limit { return &l.Limit })
 	// New and changed limits come first. The owner does not tell which: it has the digest of
 	// the file, so it differs for all its limits.
-	slices.SortStableFunc(ordered, func(a, b declaredLimit) int { return cmp.Compare(d.rank(&a), d.rank(&b)) })
-	for _, l := range ordered {
-		if err := d.defineOne(l); err != nil {
-			return d.inFile(l, err)
+	for _, all := range []bool{false, true} {
+		for i := range ordered {
+			if l := &ordered[i]; all || !d.stored(l) {
+				if err := d.defineOne(l); err != nil {
+					return d.inFile(l, err)
+				}
+			}
 		}
 	}
 	if len(others) > 0 {
@@ -136,24 +142,22 @@ func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 	return nil
 }
 
-// rank is 1 for a limit that the store has already, perhaps with another owner.
-func (d *declared) rank(l *declaredLimit) int {
-	if old := d.limiter.Limit(l.Name); old != nil && old.Limit == l.Limit {
-		return 1
-	}
-	return 0
+// stored reports whether the store has a limit already, perhaps with another owner.
+func (d *declared) stored(l *declaredLimit) bool {
+	old := d.limiter.Limit(l.Name)
+	return old != nil && old.Limit == l.Limit
 }
 
 // inFile adds the line of the file that has a refused limit. An unchanged file may be refused
 // because of an override, which the file does not show.
-func (d *declared) inFile(l declaredLimit, err error) error {
+func (d *declared) inFile(l *declaredLimit, err error) error {
 	if l.line == 0 {
 		return err
 	}
 	return fmt.Errorf("%s:%d: %w", d.path, l.line, err)
 }
 
-func (d *declared) defineOne(l declaredLimit) error {
+func (d *declared) defineOne(l *declaredLimit) error {
 	old := d.limiter.Limit(l.Name)
 	if old == nil || old.Limit != l.Limit || old.Owner != l.owner {
 		ctx, cancel := context.WithTimeout(d.ctx, defineTimeout)
@@ -275,7 +279,8 @@ func whose(by string) string {
 }
 
 func drift(limiter *dipwell.Limiter, limits []declaredLimit) (out []string) {
-	for _, l := range limits {
+	for i := range limits {
+		l := &limits[i]
 		def := limiter.Limit(l.Name)
 		switch {
 		case def == nil:
@@ -297,12 +302,6 @@ func (d *declared) drifted() float64 {
 	return float64(len(drift(d.limiter, d.limits)))
 }
 
-// waits reports whether a limit will be stored once another transaction no longer locks it.
-func (d *declared) waits(l declaredLimit) bool {
-	c, ok := store.AbilitiesOf(d.limiter.Store()).Limits.(interface{ Waiting(name string) error })
-	return ok && c.Waiting(l.Name) != nil
-}
-
 // watchDrift logs when drift begins and ends, until ctx ends.
 func (d *declared) watchDrift() {
 	tick := time.NewTicker(driftEvery)
@@ -322,7 +321,11 @@ func (d *declared) watchDrift() {
 func (d *declared) logDrift() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	list := drift(d.limiter, slices.DeleteFunc(slices.Clone(d.limits), d.waits))
+	list := drift(d.limiter, d.limits)
+	if c, ok := store.AbilitiesOf(d.limiter.Store()).Limits.(interface{ Waiting(name string) error }); ok && len(list) > 0 {
+		waits := func(l declaredLimit) bool { return c.Waiting(l.Name) != nil } // it will be stored once another transaction no longer locks it
+		list = drift(d.limiter, slices.DeleteFunc(slices.Clone(d.limits), waits))
+	}
 	now := strings.Join(list, "\n")
 	persists := now == d.seen
 	d.seen = now

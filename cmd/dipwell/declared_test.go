@@ -419,3 +419,35 @@ func TestServeDrift(t *testing.T) {
 		})
 	}
 }
+
+// BenchmarkFile reads a file of 10,000 limits that has one limit more than the one before it.
+func BenchmarkFile(b *testing.B) {
+	const most = 10_000
+	store, err := memstore.New(memstore.Config{MaxKeys: 100})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer store.Close()
+	limiter, err := dipwell.New(store)
+	if err != nil {
+		b.Fatal(err)
+	}
+	log := func(string, ...any) {}
+	d := &declared{ctx: b.Context(), limiter: limiter, path: filepath.Join(b.TempDir(), "limits"), info: log, warn: log}
+	var limits []string
+	for i := range most - 1 {
+		limits = append(limits, fmt.Sprintf("limit%d=100", i))
+	}
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		err := os.WriteFile(d.path, []byte(limitsOf("", append(limits, fmt.Sprintf("other%d=100", i))...)), 0o600)
+		b.StartTimer()
+		f, loadErr := config.Load(d.path)
+		if err = errors.Join(err, loadErr); err == nil {
+			err = d.declare(&settings{File: *f})
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}

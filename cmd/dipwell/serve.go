@@ -236,7 +236,11 @@ func (s *service) watch() error {
 		return config.Content(paths...)
 	}
 	read := func() error {
-		now, err := s.cmd.settings()
+		now := *s.started
+		err := now.readTokens()
+		if err == nil && s.cmd.Config != "" {
+			now.Digest, err = config.DigestOf(s.cmd.Config)
+		}
 		if err != nil || now.Digest != s.started.Digest || now.token != s.started.token || !reflect.DeepEqual(now.callers, s.started.callers) {
 			s.reload() // a file has changed since it was read
 		}
