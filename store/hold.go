@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"hash/maphash"
 	"math/bits"
 	"slices"
-	"strconv"
 
 	"github.com/dipwell/dipwell/internal/terms"
 )
@@ -238,14 +239,12 @@ func (op *Op) holdRecord(row *State, id string, h *Hold, now int64) Record {
 	return r
 }
 
+var markSeed = maphash.MakeSeed()
+
 // holdMark returns the Mark of Lows whose first record belongs to the hold with an id,
 // made at now.
 func holdMark(id string, now int64) int64 {
-	h := uint64(14695981039346656037) // FNV-1a
-	for _, c := range strconv.AppendInt(append(append(make([]byte, 0, terms.MaxHoldID+21), id...), ' '), now, 10) {
-		h = (h ^ uint64(c)) * 1099511628211
-	}
-	return int64(h & (1<<48 - 1))
+	return int64((maphash.String(markSeed, id) + uint64(now)) & (1<<48 - 1))
 }
 
 // CheckVerb checks that a verb, or with hold the making of a hold, is possible on the
@@ -338,16 +337,15 @@ func (d *Definition) checkTTL(ttl int64) error {
 
 // call returns Hold.Call of the call.
 func (g *Group) call() string {
-	b := strconv.AppendInt(make([]byte, 0, 256), g.Hold.TTL, 10)
+	b := binary.AppendVarint(make([]byte, 0, 256), g.Hold.TTL)
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		d := cmp.Or(op.Asked, op.Def) // the definition that the caller named, not that of an override
-		b = strconv.AppendQuote(append(b, ' '), d.Name)
-		b = strconv.AppendQuote(append(b, ' '), op.Key)
-		b = strconv.AppendInt(append(b, ' '), op.Cost, 10)
-		b = strconv.AppendQuote(append(b, ' '), d.Plan)
-		for _, n := range [...]int64{op.Floor, int64(op.Takes)} {
-			b = strconv.AppendInt(append(b, ' '), n, 10)
+		for _, text := range [...]string{d.Name, op.Key, d.Plan} {
+			b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
+		}
+		for _, n := range [...]int64{op.Cost, op.Floor, int64(op.Takes)} {
+			b = binary.AppendVarint(b, n)
 		}
 	}
 	sum := sha256.Sum256(b)

@@ -23,7 +23,8 @@ type ledger[K comparable, V any] struct {
 	due     heapOf[*entry[K, V]] // the live entries; the one that ends first is on top
 	ended   entry[K, V]          // beginning and end of the ring of ended entries; the one that ended first is next
 	spare   *entry[K, V]         // removed entries, for reuse; nil: none
-	last    *entry[K, V]         // the entry that find returned last
+	sought  K                    // the id that find looked for last
+	last    *entry[K, V]         // what find returned then
 	touched map[K]struct{}       // ids that were set, changed or deleted; nil: not watched
 }
 
@@ -74,11 +75,11 @@ func (l *ledger[K, V]) get(id K) (v V) {
 	return v
 }
 
-// find returns an entry, or nil. The last entry is remembered, because a call looks for the
-// same one several times. The ledger is locked.
+// find returns an entry, or nil. What was found last is remembered, because a call looks for
+// the same id several times. The ledger is locked.
 func (l *ledger[K, V]) find(id K) *entry[K, V] {
-	if l.last == nil || l.last.id != id {
-		l.last = l.entries[id]
+	if l.sought != id {
+		l.sought, l.last = id, l.entries[id]
 	}
 	return l.last
 }
@@ -168,8 +169,11 @@ func (l *ledger[K, V]) remove(e *entry[K, V]) {
 	l.unlink(e)
 	delete(l.entries, e.id)
 	l.markChanged(e.id)
+	if e == l.last {
+		l.last = nil
+	}
 	*e = entry[K, V]{}
-	l.spare, l.last = e, nil
+	l.spare = e
 }
 
 func (l *ledger[K, V]) markChanged(id K) {
