@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -180,7 +181,9 @@ func (s *Store) apply(b *store.Batch) (last *cycle) {
 	for i := range b.Groups {
 		for _, k := range s.mem.ApplyWatched(&b.Groups[i], touched[:0]) {
 			if last = laterOf(last, s.dirty.addTo(k)); multi {
-				s.noteMulti(k)
+				s.multiKeysMu.Lock()
+				s.multiKeys = append(s.multiKeys, k)
+				s.multiKeysMu.Unlock()
 			}
 		}
 		last = laterOf(last, s.holdCycle(&b.Groups[i]))
@@ -201,13 +204,6 @@ func (s *Store) holdCycle(g *store.Group) (last *cycle) {
 	return last
 }
 
-// noteMulti records a key that changed together with others. s.multi is locked.
-func (s *Store) noteMulti(m memory.Touched) {
-	s.multiKeysMu.Lock()
-	s.multiKeys = append(s.multiKeys, m)
-	s.multiKeysMu.Unlock()
-}
-
 // isMulti reports whether the batch may change several keys or reservations.
 func isMulti(b *store.Batch) bool {
 	for i := range b.Groups {
@@ -225,7 +221,8 @@ func (s *Store) applyFailing(b *store.Batch) error {
 	state := s.state.Load()
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		if g.Err = err; state&stateFailed == 0 || state&(stateClosed|stateBehind) != 0 || !allFailLocal(g) {
+		fails := g.Cancel || g.Settles() || slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.OnStoreError != store.FailLocal })
+		if g.Err = err; fails || state&stateFailed == 0 || state&(stateClosed|stateBehind) != 0 {
 			continue
 		}
 		one := store.Batch{Groups: b.Groups[i : i+1]}
@@ -238,15 +235,6 @@ func (s *Store) applyFailing(b *store.Batch) error {
 		}
 	}
 	return nil
-}
-
-func allFailLocal(g *store.Group) bool {
-	for i := range g.Ops {
-		if g.Ops[i].Def.OnStoreError != store.FailLocal {
-			return false
-		}
-	}
-	return !g.Cancel && !g.Settles()
 }
 
 // unavailable returns the error for calls that are not decided, or nil.

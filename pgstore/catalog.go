@@ -59,8 +59,11 @@ func (l *limits) catalog(c Config) *catalog.Catalog {
 		Unread:      func(error) error { return errUnread },
 		Error:       func(err error) error { return storeError(err, false) },
 		Unavailable: unavailable,
-		Denied:      func(err error) bool { return noAccess(err) && !errors.Is(err, store.ErrDenied) },
-		Unfit:       func(err error) bool { return errors.As(err, new(*SchemaError)) },
+		Denied: func(err error) bool { // the server rejected the role or the database
+			code := codeOf(err)
+			return (strings.HasPrefix(code, "28") || code == "3D000" || code == codeDenied) && !errors.Is(err, store.ErrDenied)
+		},
+		Unfit: func(err error) bool { return errors.As(err, new(*SchemaError)) },
 	})
 }
 
@@ -154,10 +157,13 @@ func (s *Store) readLimits(ctx context.Context) error {
 
 // Prepare finds out which schema the database has.
 func (l *limits) Prepare(ctx context.Context) error {
-	if err := checkSchema(ctx, l.db); denied(err) && !errors.As(err, new(*pgconn.ConnectError)) {
+	switch have, err := schemaVersion(ctx, l.db); {
+	case denied(err) && !errors.As(err, new(*pgconn.ConnectError)):
 		return fmt.Errorf("grant dipwell_service to this login, or dipwell_admin if it defines limits: %w", err)
-	} else if err != nil {
+	case err != nil:
 		return err
+	case have != SchemaVersion:
+		return &SchemaError{have, SchemaVersion}
 	}
 	dialect, err := detect(ctx, l.db)
 	if err != nil {
@@ -180,11 +186,13 @@ func (l *limits) Read(ctx context.Context, only string) (*catalog.Limits, error)
 		return nil, err
 	}
 	for _, d := range read.Defs {
-		warning, err := l.zoneWarning(ctx, d)
+		differs, err := l.zoneDiffers(ctx, l.db, &d.Rule)
 		if err != nil && !errors.Is(err, errNoZone) { // every take of such a limit will return errNoZone
 			return nil, err
 		}
-		d.Warning = strings.Trim(d.Warning+"; "+warning, "; ")
+		if differs != "" {
+			d.Warning = strings.Trim(fmt.Sprintf("%s; limit %s: start: %s", d.Warning, d.Name, differs), "; ")
+		}
 	}
 	return read, nil
 }
@@ -389,11 +397,11 @@ const putSQL = `select dipwell_internal.put_limit(jsonb_populate_record(null::di
 
 func (s functions) put(ctx context.Context, l store.Limit, by string) (change int64, err error) {
 	d, err := store.NewDefinition(l)
-	if err == nil {
-		err = s.limits.checkZone(ctx, d)
-	}
 	if err != nil {
 		return 0, err
+	}
+	if _, err = s.limits.zoneDiffers(ctx, s.limits.db, &d.Rule); errors.Is(err, errNoZone) { // storing the limit returns other errors
+		return 0, &store.FieldError{Limit: d.Name, Field: "start", Reason: fmt.Sprintf("%q: %v", d.Start, err)}
 	}
 	v := catalog.NewVersion(&store.Version{Rule: d.Rule, Policy: d.Policy, Limit: l}, &l)
 	limit, err1 := record(catalog.LimitColumns, catalog.LimitValues(&l), map[string]any{"owner": by})
@@ -406,11 +414,14 @@ func (s functions) put(ctx context.Context, l store.Limit, by string) (change in
 	return change, err
 }
 
-// record returns a row as a JSON object of columns and values, with the entries of more added.
+// record returns a row as a JSON object of columns and values, with the entries of more added. An
+// empty text is null.
 func record(columns []string, values []any, more map[string]any) (string, error) {
 	row := map[string]any{}
 	for i, c := range columns {
-		row[c] = orNull(values[i])
+		if row[c] = values[i]; row[c] == "" {
+			row[c] = nil
+		}
 	}
 	maps.Copy(row, more)
 	b, err := json.Marshal(row)
@@ -419,14 +430,6 @@ func record(columns []string, values []any, more map[string]any) (string, error)
 
 func (s functions) drop(ctx context.Context, name, by string) error {
 	return s.change(ctx, 0, []any{nil}, "select dipwell_internal.drop_limit($1, $2, $3)", name, by, s.testNow())
-}
-
-// orNull turns an empty text into null.
-func orNull(v any) any {
-	if v == "" {
-		return nil
-	}
-	return v
 }
 
 // lockedLimit is the error of a change that gave up waiting. It wraps store.ErrLocked.

@@ -29,19 +29,16 @@ func (s functions) change(ctx context.Context, patience time.Duration, dest []an
 	}
 	patient, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	try := func() error { return s.changeOnce(ctx, dest, sql, args...) }
+	try := func() error { // one round trip makes both statements one transaction
+		var both pgx.Batch
+		both.Queue("select set_config('lock_timeout', $1, true)", milliseconds(changeWait))
+		both.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(dest...) })
+		return s.db.SendBatch(ctx, &both).Close()
+	}
 	for {
 		err := s.retry(ctx, try(), try)
 		if codeOf(err) != codeLocked || background.Sleep(patient, changePause/2+rand.N(changePause)) != nil {
 			return err
 		}
 	}
-}
-
-// changeOnce sends both statements in one round trip, which makes them one transaction.
-func (s functions) changeOnce(ctx context.Context, dest []any, sql string, args ...any) error {
-	var both pgx.Batch
-	both.Queue("select set_config('lock_timeout', $1, true)", milliseconds(changeWait))
-	both.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(dest...) })
-	return s.db.SendBatch(ctx, &both).Close()
 }

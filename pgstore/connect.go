@@ -36,7 +36,10 @@ func Open(ctx context.Context, url string, c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	side := openAside(c.Poll >= 0, config)
+	var side []*pgxpool.Pool // nil if nothing works in the background
+	for i := 0; c.Poll >= 0 && i < asides; i++ {
+		side = append(side, poolOfOne(config))
+	}
 	s, err := newStore(ctx, pool, c, side)
 	if err != nil {
 		for _, p := range append(side, pool) {
@@ -57,14 +60,6 @@ const (
 	asideSweep
 	asides
 )
-
-// openAside returns nil if the extra connections are not wanted.
-func openAside(wanted bool, config *pgxpool.Config) (pools []*pgxpool.Pool) {
-	for i := 0; wanted && i < asides; i++ {
-		pools = append(pools, poolOfOne(config))
-	}
-	return pools
-}
 
 // poolOfOne makes a pool of one connection, which is opened when it is first used.
 func poolOfOne(config *pgxpool.Config) *pgxpool.Pool {

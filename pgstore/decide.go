@@ -54,7 +54,7 @@ func (s *Store) decideArgs(g *store.Group, entries []*entry) []any {
 	costs, delays := make([]int64, n), make([]*int64, n)
 	var plans []*string
 	var floors, fractions []int64
-	if hasVariant(g) {
+	if slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.Base() != op.Def }) {
 		plans = make([]*string, n)
 	}
 	if slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Floor > 0 || op.Fraction > 0 }) {
@@ -98,14 +98,9 @@ func readDecided(rows pgx.Rows, g *store.Group) error {
 	if err == nil && i < len(g.Ops) {
 		err = store.ErrStaleDefinition // a limit was dropped meanwhile
 	}
-	if err == nil {
-		setVerdict(g)
+	if err != nil {
+		return err
 	}
-	return err
-}
-
-// setVerdict sets Allowed and Reserved of a group from the answers of its ops.
-func setVerdict(g *store.Group) {
 	g.Allowed, g.Reserved = true, false
 	for i := range g.Ops {
 		op := &g.Ops[i]
@@ -113,6 +108,7 @@ func setVerdict(g *store.Group) {
 		g.Reserved = g.Reserved || op.Delay > 0 && op.Granted > 0
 	}
 	g.Reserved = g.Reserved && g.Allowed
+	return nil
 }
 
 func writes(g *store.Group) bool {

@@ -143,7 +143,8 @@ func migratePortable(ctx context.Context, db DB, d *dialect, o MigrateOptions) (
 		return nil, &SchemaError{have, SchemaVersion}
 	}
 	for _, statement := range d.tables(have) {
-		if err = execTx(ctx, db, statement); alreadyExists(err) {
+		err = execTx(ctx, db, statement)
+		if slices.Contains([]string{codeUnique, "42P06", "42P07", "42710"}, codeOf(err)) { // a concurrent migration has created it; now "if not exists" succeeds
 			err = execTx(ctx, db, statement)
 		}
 		if err != nil {
@@ -172,21 +173,6 @@ func dialectFor(ctx context.Context, db DB, o MigrateOptions) (d *dialect, err e
 		return err
 	})
 	return d, err
-}
-
-func portableUndo(ctx context.Context, db DB) error {
-	for _, statement := range portableDown {
-		if err := execTx(ctx, db, statement); err != nil {
-			return fmt.Errorf("migrate down: %w\n%s", err, statement)
-		}
-	}
-	return nil
-}
-
-// alreadyExists reports whether a concurrent migration has created the same
-// object. A second try then succeeds because of "if not exists".
-func alreadyExists(err error) bool {
-	return slices.Contains([]string{codeUnique, "42P06", "42P07", "42710"}, codeOf(err))
 }
 
 // execTx runs a statement in a transaction of its own.

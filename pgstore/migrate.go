@@ -304,10 +304,17 @@ func setDurability(ctx context.Context, tx pgx.Tx, tables string) error {
 // Without a schema MigrateDown does nothing. The error is a *SchemaError if a newer
 // program has migrated the database, because this program does not know what to drop.
 func MigrateDown(ctx context.Context, db DB) error {
-	if d, err := dialectFor(ctx, db, MigrateOptions{}); err != nil {
+	d, err := dialectFor(ctx, db, MigrateOptions{})
+	if err != nil {
 		return err
-	} else if d != nil {
-		return portableUndo(ctx, db)
+	}
+	if d != nil {
+		for _, statement := range portableDown {
+			if err := execTx(ctx, db, statement); err != nil {
+				return fmt.Errorf("migrate down: %w\n%s", err, statement)
+			}
+		}
+		return nil
 	}
 	return withMigrationLock(ctx, db, nil, func(tx pgx.Tx) error {
 		have, err := schemaVersion(ctx, tx)
@@ -534,12 +541,4 @@ func schemaVersion(ctx context.Context, db rower) (version int, err error) {
 	}
 	err = db.QueryRow(ctx, "select coalesce(max(version), 0) from dipwell.migrations").Scan(&version)
 	return version, err
-}
-
-func checkSchema(ctx context.Context, db rower) error {
-	have, err := schemaVersion(ctx, db)
-	if err == nil && have != SchemaVersion {
-		err = &SchemaError{have, SchemaVersion}
-	}
-	return err
 }

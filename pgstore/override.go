@@ -47,12 +47,6 @@ func special(g *store.Group) bool {
 	return slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Fraction > 0 || op.Def.Mode > store.Shadow })
 }
 
-// hasVariant reports whether an op of a group uses a definition other than its limit's,
-// such as a plan.
-func hasVariant(g *store.Group) bool {
-	return slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.Base() != op.Def })
-}
-
 // setDecider sets Def of an op to the definition that decided it, from the rule's number,
 // the plan's name and the override that the function returned. setDecider returns false
 // if this program does not know that version.
@@ -176,11 +170,6 @@ func (s *Store) noteOverrides(g *store.Group) {
 			s.overridden.Remove(bucketKey{e.id, op.Key})
 		}
 	}
-}
-
-// overriddenBy returns the entry of a key that is under the override definition d.
-func (e *entry) overriddenBy(d *store.Definition) *entry {
-	return &entry{statements: e.statements, id: e.id, def: d, plain: e.plain}
 }
 
 // endOf returns the end of an override, in µs.

@@ -183,8 +183,10 @@ func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]u
 				stays = min(stays, v.Number-1)
 			}
 		}
-		if err := s.renew(ctx, e, now); err != nil {
-			return err
+		if len(e.def.Past) > manyPast { // otherwise a later pass could not delete old versions
+			if err := s.sweepRows(ctx, now, olderSQL, e.id, int32(e.def.Number)-manyPast/2, portablePage); err != nil {
+				return err
+			}
 		}
 		if stays > e.def.Past[0].Number {
 			first[e.id] = stays
@@ -232,15 +234,6 @@ const (
 
 	manyPast = 64 // if a limit has so many versions, rows that are more than half as many versions old are converted
 )
-
-// renew converts rows and overrides of a limit that has many versions, so that a
-// later pass can delete old ones.
-func (s portable) renew(ctx context.Context, e *entry, now int64) error {
-	if len(e.def.Past) <= manyPast {
-		return nil
-	}
-	return s.sweepRows(ctx, now, olderSQL, e.id, int32(e.def.Number)-manyPast/2, portablePage)
-}
 
 // retire does nothing, because retireOlder runs at the end of each pass.
 func (portable) retire(context.Context) (more bool, err error) { return false, nil }

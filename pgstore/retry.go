@@ -190,13 +190,6 @@ func rowAtFault(err error) bool {
 	return pg.Code[:3] != "57P" && !slices.Contains([]string{"08", "25", "28", "3D", "42", "53"}, pg.Code[:2])
 }
 
-// noAccess reports whether the server rejected the role or the database.
-// Waiting does not help until somebody grants a privilege.
-func noAccess(err error) bool {
-	code := codeOf(err)
-	return strings.HasPrefix(code, "28") || code == "3D000" || code == codeDenied
-}
-
 // unavailable reports whether the server could not be reached, or temporarily
 // cannot write, as opposed to having rejected the statement.
 func unavailable(err error) bool {

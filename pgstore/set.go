@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -259,7 +260,8 @@ func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) b
 	for i := range g.Ops {
 		op, d := &g.Ops[i], g.Ops[i].Def
 		if by := s.overridden.of(known[i], op.Key); by != nil {
-			d, known[i] = by, known[i].overriddenBy(by)
+			e := known[i]
+			d, known[i] = by, &entry{statements: e.statements, id: e.id, def: by, plain: e.plain}
 		}
 		switch r := &d.Rule; {
 		case d.Block != 0, d.Algorithm == store.Concurrency, r.Every == 0 && d.Base() != d, r.BeginsWithCall(), r.Sliding, op.Verb == store.VerbReset:
@@ -303,7 +305,10 @@ func (s *Store) askSet(ctx context.Context, bundles []*bundle) error {
 		return cmp.Or(cmp.Compare(x.id, y.id), cmp.Compare(x.op.Key, y.op.Key))
 	})
 	var a setArgs
-	about := s.estimateNow()
+	about := time.Now().UnixMicro() + s.limits.ahead.Load() // roughly the database's clock
+	if s.clock != nil {
+		about = s.clock()
+	}
 	for _, p := range places {
 		a.append(p.of, p.bundle, p.bucket, about)
 	}

@@ -49,26 +49,9 @@ func (l *limits) zoneDiffers(ctx context.Context, db rower, r *store.Rule) (stri
 	return differs, err
 }
 
-// zoneWarning returns a warning if the data of a limit's zone differ.
-func (l *limits) zoneWarning(ctx context.Context, d *store.Definition) (string, error) {
-	differs, err := l.zoneDiffers(ctx, l.db, &d.Rule)
-	if differs == "" {
-		return "", err
-	}
-	return fmt.Sprintf("limit %s: start: %s", d.Name, differs), err
-}
-
 // errNoZone means that the database does not have the time zone, so that every take would
 // fail.
 var errNoZone = errors.New("the database does not know the time zone")
-
-// checkZone refuses a limit in a time zone that the database does not have.
-func (l *limits) checkZone(ctx context.Context, d *store.Definition) error {
-	if _, err := l.zoneDiffers(ctx, l.db, &d.Rule); errors.Is(err, errNoZone) {
-		return &store.FieldError{Limit: d.Name, Field: "start", Reason: fmt.Sprintf("%q: %v", d.Start, err)}
-	}
-	return nil // storing the limit will return the error
-}
 
 // compareZone compares a zone's offsets at the boundaries of a calendar's windows.
 func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (string, error) {
@@ -108,14 +91,6 @@ func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (
 func (s *Store) knowsWindows(ctx context.Context, r *store.Rule) bool {
 	differs, err := s.limits.zoneDiffers(ctx, s.db, r) // in the caller's transaction, if there is one: it may hold the only connection
 	return differs == "" && err == nil
-}
-
-// estimateNow estimates the database's clock. The statement itself reads the exact time.
-func (s *Store) estimateNow() int64 {
-	if s.clock != nil {
-		return s.clock()
-	}
-	return time.Now().UnixMicro() + s.limits.ahead.Load()
 }
 
 // windowMoved reports whether a row was not decided because its window is over

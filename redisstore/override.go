@@ -75,15 +75,6 @@ func (d *knownOverrides) decode(limit, key, text string) (*store.Override, error
 	return o, nil
 }
 
-// overrideCommands appends the command that stores or deletes a key's override.
-func (t *table) overrideCommands(list [][]any, i int, r *tableRow) [][]any {
-	o := r.state.Override
-	if o == nil {
-		return append(list, []any{"DEL", t.overrideKey(i)})
-	}
-	return append(list, []any{"SET", t.overrideKey(i), catalog.EncodeOverride(o)}) // rowCommands sets its expiry
-}
-
 // This file has the ability Overrides of a store.
 type overrides struct{ *Store }
 

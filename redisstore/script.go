@@ -65,13 +65,8 @@ type call struct {
 
 func (call) NoRetry() bool { return true }
 
-// ints returns the reply of a script that returns integers, str that of one that returns a
-// string, which costs the server less than a list.
-func (c call) ints() []int64 {
-	list, _ := c.Int64Slice()
-	return list
-}
-
+// str returns the reply of a script that returns a string, which costs the server less than a
+// list.
 func (c call) str() string {
 	text, _ := c.Text()
 	return text
@@ -111,7 +106,8 @@ const (
 // run runs one script and returns its integers.
 func (s *Store) run(ctx context.Context, c call) ([]int64, error) {
 	c, err := s.process(ctx, c)
-	return c.ints(), err
+	list, _ := c.Int64Slice()
+	return list, err
 }
 
 // process runs one script and returns the call that has the reply.

@@ -101,10 +101,10 @@ func (q *setCall) addRow(e *entry, op *store.Op, name string) int {
 	return len(q.rows) - 1
 }
 
-// canUseSet reports whether set.lua can decide the op. alone is true if it is
-// the only op of its group.
+// canUseSet reports whether set.lua can decide the op, which must not be a Reserve that may be
+// granted with a delay. alone is true if it is the only op of its group.
 func (e *entry) canUseSet(op *store.Op, alone bool) bool {
-	return e.override == nil && !mayWait(op) && e.canUseScript(op, alone)
+	return e.override == nil && (op.Verb != store.VerbReserve || op.Def.Rule.Debt == 0) && e.canUseScript(op, alone)
 }
 
 // canUseScript is canUseSet for take_one.lua, which can decide under overrides too.
@@ -157,11 +157,6 @@ func (q *setCall) addGroup(g *store.Group, known []*entry) {
 		q.requests.add(number, units, room)
 	}
 	q.costs += len(g.Ops)
-}
-
-// mayWait reports whether the op is a Reserve that may be granted with a delay.
-func mayWait(op *store.Op) bool {
-	return op.Verb == store.VerbReserve && op.Def.Rule.Debt > 0
 }
 
 // takeArgs returns the units that an op takes, and how many may be used before it:

@@ -117,13 +117,14 @@ func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error
 	if db == nil {
 		return nil, errors.New("redisstore: the client is nil")
 	}
-	if cluster, ok := db.(*redis.ClusterClient); ok && cluster.Options().ReadOnly {
+	nodes, cluster := db.(*redis.ClusterClient)
+	if cluster && nodes.Options().ReadOnly {
 		return nil, errors.New("redisstore: the client reads from replicas (ReadOnly), which may not have a row yet")
 	}
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, turns: newTurns(), scripts: serverClockScripts, clock: c.Clock, names: newNames(c, clustered(db))}
+	s := &Store{db: db, turns: newTurns(), scripts: serverClockScripts, clock: c.Clock, names: newNames(c, cluster)}
 	s.holds.slots.Most, s.holds.live.Most, s.overrides.Most = maxHolds, maxHolds, maxKnown
 	if c.Clock != nil {
 		s.scripts = givenClockScripts
@@ -145,11 +146,6 @@ func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error
 	}
 	s.cat.Watch(&watcher{limits: s.limits}, c.Poll, defaultPoll, lookTimeout)
 	return s, nil
-}
-
-func clustered(db redis.UniversalClient) bool {
-	_, ok := db.(*redis.ClusterClient)
-	return ok
 }
 
 // Close stops the background work, and closes the client if Open made it. After a change

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/background"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
@@ -357,13 +358,9 @@ func (r *tableRow) setFree(v any) {
 	pair, _ := v.([]any)
 	if len(pair) == 2 {
 		n, _ := pair[0].(int64)
-		r.free, r.freeTill = int(n), parseScore(textOf(pair[1]))
+		till, _ := strconv.ParseFloat(textOf(pair[1]), 64)
+		r.free, r.freeTill = int(n), int64(till)
 	}
-}
-
-func parseScore(text string) int64 {
-	f, _ := strconv.ParseFloat(text, 64)
-	return int64(f)
 }
 
 var errNoBucket = errors.New("holds something that is not a bucket")
@@ -476,7 +473,7 @@ func (t *table) update(ctx context.Context, decide func() error, grows bool) (er
 	var began time.Time // when the caller's turn began
 	defer func() {
 		if locked {
-			t.unlock(ctx)
+			_, _ = t.write(context.WithoutCancel(ctx), "") // if that fails, others go on after lockFor
 		}
 		if turn != nil {
 			turn.Leave()
@@ -553,12 +550,6 @@ func (g *turns) of(r *tableRow) background.Gate {
 	return g[h.Sum32()%uint32(len(g))]
 }
 
-// unlock removes the caller's locks, for which others wait. If unlock fails, the others
-// go on after lockFor.
-func (t *table) unlock(ctx context.Context) {
-	_, _ = t.write(context.WithoutCancel(ctx), "")
-}
-
 // write writes commands, and removes the locks.
 func (t *table) write(ctx context.Context, commands string) (bool, error) {
 	v, err := t.s.run(ctx, t.s.call(ctx, t.s.scripts.write, commands != "", append(t.keys(), t.digest, commands, t.now)))
@@ -570,8 +561,10 @@ func (t *table) write(ctx context.Context, commands string) (bool, error) {
 // memory: once it has run, the server does not refuse the commands after it either.
 func (t *table) commands(grows bool) (list [][]any) {
 	for i, r := range t.rows {
-		if r.setOverride {
-			list = t.overrideCommands(list, i, r)
+		if o := r.state.Override; r.setOverride && o != nil {
+			list = append(list, []any{"SET", t.overrideKey(i), catalog.EncodeOverride(o)}) // rowCommands sets its expiry
+		} else if r.setOverride {
+			list = append(list, []any{"DEL", t.overrideKey(i)})
 		}
 		if r.set || r.setOverride {
 			list = t.rowCommands(list, i, r, grows)

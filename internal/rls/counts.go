@@ -66,13 +66,6 @@ func (m *metrics) ofValues(domain, rule string, fallback *counts) *counts {
 	return c.(*counts)
 }
 
-// attach gives the counts to all rules of a configuration.
-func (m *metrics) attach(rules *Rules) {
-	for _, d := range rules.domains {
-		d.each(func(r *rule) { r.counts = m.of(d.name, r.metric) })
-	}
-}
-
 // each calls f for every rule below a node of the tree.
 func (n *node) each(f func(*rule)) {
 	if n.rule != nil {

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
-
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
@@ -59,13 +57,6 @@ func keyOf(b []byte) string {
 		b = hex.AppendEncode(append(b[:cut:cut], `\#`...), sum[:])
 	}
 	return string(b)
-}
-
-func appendPath(b []byte, desc *common.RateLimitDescriptor) []byte {
-	for _, e := range desc.GetEntries() {
-		b = appendEntry(b, e.GetKey(), e.GetValue())
-	}
-	return b
 }
 
 // namePrefix tells the names of these limits from those of other files.

@@ -68,7 +68,9 @@ func (s *Service) Use(ctx context.Context, rules *Rules) error {
 			return err
 		}
 	}
-	s.metrics.attach(rules)
+	for _, d := range rules.domains {
+		d.each(func(r *rule) { r.counts = s.metrics.of(d.name, r.metric) })
+	}
 	old := s.rules.Swap(rules)
 	s.metrics.loads.Add(1)
 	return s.drop(ctx, old, rules)
@@ -204,10 +206,15 @@ func in(err error, i int) error {
 func (s *Service) find(ctx context.Context, d *domain, a *ask) (err error) {
 	var buf [256]byte
 	if a.desc.Limit != nil {
-		if d.deepest(a.desc).override {
+		// The last node that matches says whether a request may bring a limit.
+		if n, _ := d.walk(a.desc, func(*common.RateLimitDescriptor_Entry, *node, string) {}); n.override {
 			a.rule, err = s.overrides.rule(ctx, s, d, a.desc.Limit)
 			if err == nil {
-				a.key, a.counts = keyOf(appendPath(buf[:0], a.desc)), a.rule.counts
+				path := buf[:0]
+				for _, e := range a.desc.GetEntries() {
+					path = appendEntry(path, e.GetKey(), e.GetValue())
+				}
+				a.key, a.counts = keyOf(path), a.rule.counts
 			}
 			return err
 		}

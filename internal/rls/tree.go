@@ -155,12 +155,6 @@ func (d *domain) match(desc *common.RateLimitDescriptor, b []byte) (*node, []byt
 	return n, b
 }
 
-// deepest returns the last node that matches, which says whether a request may bring a limit.
-func (d *domain) deepest(desc *common.RateLimitDescriptor) *node {
-	n, _ := d.walk(desc, func(*common.RateLimitDescriptor_Entry, *node, string) {})
-	return n
-}
-
 // metricOf returns the name of a descriptor in metrics, with its values if configured.
 func (d *domain) metricOf(r *rule, desc *common.RateLimitDescriptor) string {
 	b := []byte(d.name)

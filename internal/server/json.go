@@ -16,7 +16,7 @@ func (q *request) jsonMember(name string, v gjson.Result) (err error) {
 	}
 	switch m {
 	case hasTakes:
-		return q.parseTakes(v)
+		return eachValue(name, v, q.parseTake) // the limiter rejects an empty list
 	case hasCosts:
 		return eachValue(name, v, q.addCost)
 	case hasKeys:
@@ -93,16 +93,10 @@ func once(seen *members, m members, name, field string) error {
 	return nil
 }
 
-func (q *request) parseTakes(v gjson.Result) error {
-	return eachValue("takes", v, func(v gjson.Result) error { // the limiter rejects an empty list
-		if len(q.takes) == store.MaxTakes {
-			return bad("takes", tooManyTakes)
-		}
-		return q.parseTake(v)
-	})
-}
-
 func (q *request) parseTake(v gjson.Result) error {
+	if len(q.takes) == store.MaxTakes {
+		return bad("takes", tooManyTakes)
+	}
 	where := fmt.Sprintf("takes[%d]", len(q.takes))
 	var t dipwell.Take
 	var seen members

@@ -254,15 +254,10 @@ func appendSettings(b []byte, settings string) []byte {
 
 func appendSetting(b []byte, s [2]string) []byte {
 	b = append(texts.AppendJSON(b, s[0]), ':')
-	if plainJSON(s[0], s[1]) {
+	if s[0] != "name" && s[0] != "parent" && json.Valid([]byte(s[1])) { // a number or a boolean
 		return append(b, s[1]...)
 	}
 	return texts.AppendJSON(b, s[1])
-}
-
-// plainJSON reports whether the text of a setting is a number or a boolean in JSON.
-func plainJSON(name, value string) bool {
-	return name != "name" && name != "parent" && json.Valid([]byte(value))
 }
 
 // A Nullable is a text that is null in JSON if it is empty.
