@@ -8,6 +8,8 @@ import (
 	"maps"
 	"sync"
 
+	"modernc.org/sqlite"
+
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/internal/terms"
@@ -134,7 +136,11 @@ func (s *Store) storeError(err error) error {
 	if err == nil || errors.Is(err, store.ErrStore) {
 		return err
 	}
-	return fmt.Errorf("%w: file %s: %w", classOf(err), s.path, err)
+	class := store.ErrStore
+	if of, ok := errors.AsType[*sqlite.Error](err); ok && of.Code()&0xff == 13 { // SQLITE_FULL
+		class = store.ErrNoSpace
+	}
+	return fmt.Errorf("%w: file %s: %w", class, s.path, err)
 }
 
 // write writes a definition.

@@ -2,13 +2,10 @@ package filestore
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"modernc.org/sqlite"
 
 	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
@@ -251,16 +248,6 @@ func (w *writer) succeeded(c *cycle) {
 		}
 	}
 	s.state.And(^uint32(stateBehind | stateFailed))
-}
-
-// classOf returns the class of an SQLite error.
-func classOf(err error) error {
-	const full = 13 // SQLITE_FULL
-	var of *sqlite.Error
-	if errors.As(err, &of) && of.Code()&0xff == full {
-		return store.ErrNoSpace
-	}
-	return store.ErrStore
 }
 
 // failed keeps the keys of a failed cycle for a retry, and makes calls fail.

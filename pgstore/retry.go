@@ -92,7 +92,14 @@ func storeError(err error, writes bool) error {
 	case errors.Is(err, store.ErrStore):
 		return err
 	case !writes || hadNoEffect(err):
-		return fmt.Errorf("%w: %w", classOf(err), err)
+		class := store.ErrStore
+		switch codeOf(err) {
+		case codeLocked, codeCanceled:
+			class = store.ErrLocked
+		case codeDiskFull:
+			class = store.ErrNoSpace
+		}
+		return fmt.Errorf("%w: %w", class, err)
 	}
 	return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
 }
@@ -121,17 +128,6 @@ func callError(err error, writes bool) error {
 		return storeError(err, writes)
 	}
 	return field
-}
-
-// classOf returns the class of an error that had no effect.
-func classOf(err error) error {
-	switch codeOf(err) {
-	case codeLocked, codeCanceled:
-		return store.ErrLocked
-	case codeDiskFull:
-		return store.ErrNoSpace
-	}
-	return store.ErrStore
 }
 
 // codeOf returns the SQLSTATE of a server's error, or "".

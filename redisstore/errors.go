@@ -21,17 +21,13 @@ func storeError(err error, writes bool) error {
 	case errors.Is(err, store.ErrStore):
 		return err
 	case !writes || hadNoEffect(err):
-		return fmt.Errorf("%w: %w", classOf(err), withAdvice(err))
+		class := store.ErrStore
+		if replied(err, "OOM ", "MISCONF ") {
+			class = store.ErrNoSpace
+		}
+		return fmt.Errorf("%w: %w", class, withAdvice(err))
 	}
 	return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
-}
-
-// classOf returns the class of an error that had no effect.
-func classOf(err error) error {
-	if replied(err, "OOM ", "MISCONF ") {
-		return store.ErrNoSpace
-	}
-	return store.ErrStore
 }
 
 // hadNoEffect reports whether a failed call is known to have changed nothing. Scripts

@@ -77,7 +77,10 @@ func (d *Definition) unfit(o *Override) error {
 // checkFit returns an error if an override of a limit does not fit its new definition. each
 // is Registry.EachOverride.
 func (d *Definition) checkFit(old *Definition, now int64, each func(limit string, check func(o *Override)) error) error {
-	if each == nil || !mayUnfit(old.Limit, d.Limit) {
+	a, b := old.Limit, d.Limit
+	a.OnChange, a.Auth, a.RetryJitter, a.OnStoreError, a.Timeout = b.OnChange, b.Auth, b.RetryJitter, b.OnStoreError, b.Timeout
+	a.ListKeys, a.Usage, a.TTL, a.KeepExpired, a.Parent, a.Parts = b.ListKeys, b.Usage, b.TTL, b.KeepExpired, b.Parent, b.Parts
+	if each == nil || a == b { // overrides depend on none of the settings above
 		return nil
 	}
 	f := fitting{def: d, now: now, fits: map[fit]error{}}
@@ -91,12 +94,4 @@ func (d *Definition) checkFit(old *Definition, now int64, each func(limit string
 	}
 	unfit.Reason += fmt.Sprintf(" (the override of key %q, which must be changed or ended before)", key)
 	return unfit
-}
-
-// mayUnfit reports whether a change of a limit may make an override invalid: it changes
-// settings on which overrides depend.
-func mayUnfit(a, b Limit) bool {
-	a.OnChange, a.Auth, a.RetryJitter, a.OnStoreError, a.Timeout = b.OnChange, b.Auth, b.RetryJitter, b.OnStoreError, b.Timeout
-	a.ListKeys, a.Usage, a.TTL, a.KeepExpired, a.Parent, a.Parts = b.ListKeys, b.Usage, b.TTL, b.KeepExpired, b.Parent, b.Parts
-	return a != b
 }

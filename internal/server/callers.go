@@ -67,17 +67,6 @@ type Caller struct {
 // AdminCaller is the name of the caller that has the admin token.
 const AdminCaller = "admin-token"
 
-func (l *live) setTokens(admin string, callers []Caller) {
-	l.named, l.byToken = len(callers) > 0, map[[sha256.Size]byte]*Caller{}
-	for _, c := range callers {
-		l.byToken[c.Token] = &c
-	}
-	if admin != "" {
-		c := Caller{Name: AdminCaller, Role: Admin, Token: sha256.Sum256([]byte(admin))}
-		l.byToken[c.Token] = &c
-	}
-}
-
 // caller returns the caller whose token is in the only value of Authorization, or nil. How
 // long that takes tells nothing about the tokens, because a digest is looked up.
 func (l *live) caller(authorization []string) *Caller {

@@ -56,15 +56,20 @@ func (a *api) eachLimit(ctx context.Context, after string, f func(def *store.Def
 	return "", nil
 }
 
+// answerKey answers with the limits that know a key: its bucket is not full, or it has an
+// override, holds, usage, or refusals that this process remembers. The decision is that of a
+// Check of the cost that was refused last, or of 1.
 func (a *api) answerKey(w http.ResponseWriter, r *http.Request, q *query) error {
 	limits := []json.RawMessage{}
 	size := 0
 	next, err := a.eachLimit(r.Context(), q.after, func(def *store.Definition) (bool, error) {
-		b, known, err := a.lookAt(r.Context(), def, q.key)
+		l, err := a.look(r.Context(), def, q.key, lastCost)
 		if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "key" { // keys of this limit are other paths
 			return true, nil
 		}
-		if err == nil && known {
+		if err == nil && (l.d.ResetAfter > 0 || l.d.Definition != nil && l.d.Definition.Override != nil ||
+			l.Override != nil || len(l.Holds) > 0 || l.Usage != nil || l.refused() || l.Row != nil) {
+			b := l.json()
 			limits, size = append(limits, b), size+len(b)
 		}
 		return size < everyLimitOf, err
@@ -133,17 +138,4 @@ func (a *api) keysOf(ctx context.Context, def *store.Definition, q *query) ([]st
 		names[overrides[i].Key] = true
 	}
 	return slices.Collect(maps.Keys(names)), listed
-}
-
-// lookAt returns the answer of inspect, and whether the limit knows the key: its bucket is not
-// full, or it has an override, holds, usage, or refusals that this process remembers. The
-// decision is that of a Check of the cost that was refused last, or of 1.
-func (a *api) lookAt(ctx context.Context, def *store.Definition, key string) (b []byte, known bool, err error) {
-	l, err := a.look(ctx, def, key, lastCost)
-	if err != nil {
-		return nil, false, err
-	}
-	known = l.d.ResetAfter > 0 || l.d.Definition != nil && l.d.Definition.Override != nil ||
-		l.Override != nil || len(l.Holds) > 0 || l.Usage != nil || l.refused() || l.Row != nil
-	return l.json(), known, nil
 }

@@ -87,21 +87,13 @@ func (s *Server) grpcError(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, dipwell.ErrStore) {
 		return status.FromContextError(err).Err()
 	}
-	c, detail := s.class(inMessage(err))
-	return status.Error(c.code, clip(detail, maxDetail))
-}
-
-// inMessage returns an error in which the field at fault has the name that the message uses.
-func inMessage(err error) error {
-	if f, ok := errors.AsType[*dipwell.FieldError](err); ok {
-		switch f.Field {
-		case "timeout", "ttl":
-			in := *f
-			in.Field += "_us"
-			return &in
-		}
+	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && (f.Field == "timeout" || f.Field == "ttl") { // the message has another name for it
+		in := *f
+		in.Field += "_us"
+		err = &in
 	}
-	return err
+	c, detail := s.class(err)
+	return status.Error(c.code, clip(detail, maxDetail))
 }
 
 // Bounds on what an error repeats of the input. A name or a key that a client sends may

@@ -29,7 +29,11 @@ func openAPI() []byte {
 	delete(doc, "members")
 	schemas := doc["components"].(object)["schemas"].(object)
 	schemas["KeyName"] = d.members["key"]
-	schemas["Refusal"] = d.refusal(schemas)
+	schemas["Refusal"] = object{"type": "object", "description": "A problem document of the type quota-exceeded, with the decision's members.",
+		"required": []any{"violated-policies"}, "properties": object{
+			"violated-policies": object{"type": "array", "items": object{"type": "string"}, "description": "The limits that refused."}}}
+	merge(schemas, "Refusal", "Problem")
+	merge(schemas, "Refusal", "Decision")
 	merge(schemas, "Limit", "LimitSettings")
 	schemas["LimitSettings"].(object)["properties"].(object)["note"] = d.members["note"]
 	merge(schemas, "Key", "Decision")
@@ -189,16 +193,6 @@ func (d *describer) objectOf(m members) object {
 		}
 	}
 	return object{"type": "object", "additionalProperties": false, "properties": properties, "required": required}
-}
-
-// refusal is a Problem with the members of a Decision.
-func (d *describer) refusal(schemas object) object {
-	schemas["Refusal"] = object{"type": "object", "description": "A problem document of the type quota-exceeded, with the decision's members.",
-		"required": []any{"violated-policies"}, "properties": object{
-			"violated-policies": object{"type": "array", "items": object{"type": "string"}, "description": "The limits that refused."}}}
-	merge(schemas, "Refusal", "Problem")
-	merge(schemas, "Refusal", "Decision")
-	return schemas["Refusal"].(object)
 }
 
 // merge adds the properties of one schema to another, because answers are flat objects.

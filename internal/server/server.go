@@ -80,7 +80,14 @@ func New(limiter *dipwell.Limiter, c Config) *Server {
 func (s *Server) Set(c Config) {
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, defaultInFlight)
 	l := &live{Config: c, clientIP: httplimit.ClientIP(c.TrustedProxies...)}
-	l.setTokens(c.AdminToken, c.Callers)
+	l.named, l.byToken = len(c.Callers) > 0, map[[sha256.Size]byte]*Caller{}
+	for _, c := range c.Callers {
+		l.byToken[c.Token] = &c
+	}
+	if c.AdminToken != "" {
+		admin := Caller{Name: AdminCaller, Role: Admin, Token: sha256.Sum256([]byte(c.AdminToken))}
+		l.byToken[admin.Token] = &admin
+	}
 	s.live.Store(l)
 }
 

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/store"
 )
@@ -75,7 +76,7 @@ type topAnswers struct {
 }
 
 type sharedAnswer struct {
-	turn chan struct{} // has room for the one caller who may use the other fields
+	turn background.Gate // entered by the one caller who may use the other fields
 	at   time.Time
 	json []byte
 }
@@ -87,16 +88,14 @@ func (t *topAnswers) get(ctx context.Context, q topQuery, compute func() (any, e
 		if t.of == nil || len(t.of) == topQueries {
 			t.of = map[topQuery]*sharedAnswer{}
 		}
-		one = &sharedAnswer{turn: make(chan struct{}, 1)}
+		one = &sharedAnswer{turn: make(background.Gate, 1)}
 		t.of[q] = one
 	}
 	t.mu.Unlock()
-	select {
-	case one.turn <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := one.turn.Enter(ctx); err != nil {
+		return nil, err
 	}
-	defer func() { <-one.turn }()
+	defer one.turn.Leave()
 	began, fresh := time.Now(), topShared
 	if !q.hour.IsZero() && began.Sub(q.hour) > 2*time.Hour {
 		fresh = hourShared
