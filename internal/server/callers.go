@@ -243,7 +243,7 @@ func (a *api) whoami(w http.ResponseWriter, r *http.Request, _ *query) error {
 		Labels   map[string]string `json:"labels,omitempty"`
 		Store    string            `json:"store"`
 		TimeZone string            `json:"time_zone"`
-	}{name, role.String(), service, a.metrics.labels, a.metrics.store, timeZone()})
+	}{name, role.String(), service, a.metrics.labels, a.metrics.store, timeZone()}, nil)
 }
 
 // timeZone returns the name of this process's time zone, such as Europe/Rome.

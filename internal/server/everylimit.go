@@ -74,10 +74,7 @@ func (a *api) answerKey(w http.ResponseWriter, r *http.Request, q *query) error 
 		}
 		return size < everyLimitOf, err
 	})
-	if err != nil {
-		return err
-	}
-	return answerJSON(w, map[string]any{"key": q.key, "limits": limits, "next": Nullable(next)})
+	return answerJSON(w, map[string]any{"key": q.key, "limits": limits, "next": Nullable(next)}, err)
 }
 
 // knownKey is a key with the limits that have a row or an override for it.
@@ -103,9 +100,6 @@ func (a *api) answerPrefix(w http.ResponseWriter, r *http.Request, q *query) err
 		}
 		return true, err
 	})
-	if err != nil {
-		return err
-	}
 	keys := []knownKey{}
 	for _, key := range slices.Sorted(maps.Keys(found)) {
 		keys = append(keys, knownKey{key, found[key]})
@@ -115,7 +109,7 @@ func (a *api) answerPrefix(w http.ResponseWriter, r *http.Request, q *query) err
 		More     bool       `json:"more"`
 		Unlisted []string   `json:"unlisted"`
 		Next     Nullable   `json:"next"`
-	}{keys, more, unlisted, Nullable(next)})
+	}{keys, more, unlisted, Nullable(next)}, err)
 }
 
 // keysOf returns the first keys of a limit with a prefix that have a row or an override, n or

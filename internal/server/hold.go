@@ -116,10 +116,7 @@ func (a *api) holds(w http.ResponseWriter, r *http.Request, q *query) error {
 	if err == nil {
 		holds, err = a.limiter.Holds(r.Context(), r.PathValue("name"), key)
 	}
-	if err != nil {
-		return err
-	}
-	return answerJSON(w, map[string]any{"holds": holdsOf(holds)})
+	return answerJSON(w, map[string]any{"holds": holdsOf(holds)}, err)
 }
 
 type LiveHold struct {

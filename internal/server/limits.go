@@ -290,7 +290,11 @@ func writePage(w http.ResponseWriter, name string, entries any, more bool, last 
 	return writeJSON(w, http.StatusOK, fmt.Appendf(nil, "{%q:%s,\"next\":%s}\n", name, asJSON(entries), next))
 }
 
-func answerJSON(w http.ResponseWriter, v any) error {
+// answerJSON writes an answer, unless there was an error.
+func answerJSON(w http.ResponseWriter, v any, err error) error {
+	if err != nil {
+		return err
+	}
 	return writeJSON(w, http.StatusOK, append(asJSON(v), '\n'))
 }
 

@@ -31,7 +31,7 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request, q *query) error 
 		if err != nil {
 			return err
 		}
-		return answerJSON(w, jsonOverride(name, o))
+		return answerJSON(w, jsonOverride(name, o), nil)
 	}
 	list, err := a.limiter.Overrides(r.Context(), name, q.prefix, q.after, n)
 	if err != nil {
@@ -98,7 +98,7 @@ func (a *api) putOverride(w http.ResponseWriter, r *http.Request, x *exchange) e
 		return unchanged(name, err)
 	}
 	a.record(r, store.AuditEntry{Action: didOverride, Limit: name, Key: o.Key, What: describe(&o), Note: o.Note})
-	return answerJSON(w, jsonOverride(name, &o))
+	return answerJSON(w, jsonOverride(name, &o), nil)
 }
 
 // describe describes an override in words, for people.

@@ -18,10 +18,7 @@ const maxReadies = 8
 
 func (a *api) ready(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	keys, err := a.readyKeys(r.Context(), &x.req)
-	if err != nil {
-		return err
-	}
-	return answerJSON(w, map[string][]string{"keys": append([]string{}, keys...)})
+	return answerJSON(w, map[string][]string{"keys": append([]string{}, keys...)}, err)
 }
 
 // readyKeys returns the keys of q that are ready, or errShed during too many such calls.

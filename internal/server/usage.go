@@ -143,10 +143,7 @@ func (a *api) usage(w http.ResponseWriter, r *http.Request, q *query) error {
 		return bad("key", "is missing; others=true has the keys that were not counted one by one, together")
 	}
 	lines, err := a.limiter.Usage(r.Context(), name, q.key, q.from, q.to)
-	if err != nil {
-		return err
-	}
-	return answerJSON(w, jsonUsage(name, q, lines))
+	return answerJSON(w, jsonUsage(name, q, lines), err)
 }
 
 // usageSince returns the earliest time for which the store keeps usage.
