@@ -75,7 +75,7 @@ type Abilities struct {
 	Holds func(ctx context.Context, d *Definition, key string) ([]KeyHold, error)
 
 	// Sweep deletes at most n full rows, and returns how many it deleted. If Sweep is
-	// nil, the rows of keys that are no longer used stay for ever. Sweep changes no
+	// nil, rows of keys that are no longer used expire, or stay for ever. Sweep changes no
 	// decision. After an error some rows may have been deleted; call Sweep again.
 	Sweep func(ctx context.Context, n int) (int, error)
 
