@@ -1,6 +1,7 @@
 package away
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,8 +66,7 @@ type Fallback struct {
 	open bounded.Map[string, takesOf]
 
 	registry *store.Registry // limits of the inner store; nil if it has none
-	mu       sync.Mutex
-	reserved map[string]version // limits with reservations, holds or overrides in memory, and the version of the latest of these
+	mu       sync.Mutex      // held while the limits in memory follow those
 }
 
 var _ store.Store = (*Fallback)(nil)
@@ -225,9 +225,6 @@ func (s *Fallback) decideHere(g *store.Group) (err error, can bool) {
 	if err := s.applyLocal(&local); err != nil {
 		return err, true
 	}
-	if group.Reserved || group.Hold != nil && group.Allowed || slices.ContainsFunc(group.Ops, func(op store.Op) bool { return op.Def.Override != nil }) {
-		s.rememberRecords(group.Ops)
-	}
 	if group.Hold != nil && group.Allowed && !group.Hold.Repeated {
 		s.rememberOpen(g, group)
 	}
@@ -238,44 +235,46 @@ func (s *Fallback) decideHere(g *store.Group) (err error, can bool) {
 // applyLocal decides a batch of one group in memory, by the limits as they are now.
 func (s *Fallback) applyLocal(b *store.Batch) error {
 	g := &b.Groups[0]
-	s.forgetDropped()
+	var err error
 	for i := range g.Ops {
-		if err := s.learnLimit(g.Ops[i].Def.Name); err != nil {
-			return err
+		err = cmp.Or(err, s.learnLimit(g.Ops[i].Def.Name))
+	}
+	if g.Cancel {
+		for _, p := range s.local.Reservation(g.ID).Parts {
+			err = cmp.Or(err, s.learnLimit(p.Limit))
 		}
 	}
 	if g.Settles() {
 		for _, p := range s.local.Hold(g.Hold.ID).Parts {
-			if err := s.learnLimit(p.Limit); err != nil {
-				return err
-			}
+			err = cmp.Or(err, s.learnLimit(p.Limit))
 		}
 	}
-	if err := s.local.Apply(context.Background(), b); err != nil {
-		return err
+	if err == nil {
+		err = s.local.Apply(context.Background(), b)
 	}
-	return g.Err
+	return cmp.Or(err, g.Err)
 }
 
-// learnLimit installs a limit if its definition has changed. Some changes, such as of the
-// mode, begin no version by which the local store would notice them.
+// learnLimit makes the local store follow the present definition of a limit.
 func (s *Fallback) learnLimit(name string) error {
 	if s.registry == nil {
 		return nil
 	}
-	d := s.registry.Lookup(name)
-	if d == nil || d.OnStoreError != store.FailLocal || d == s.local.Registry().Lookup(name) {
-		return nil
-	}
-	return s.follow(d)
-}
-
-// follow installs a definition, and forgets a limit of the same name that was dropped before.
-func (s *Fallback) follow(d *store.Definition) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if here := s.local.Registry().Lookup(d.Name); here != nil && !knows(d, version{here.Number, here.Since}) {
-		s.local.Forget(d.Name)
+	return s.follow(name, s.registry.Lookup(name)) // read under the lock, so that no older one follows a newer one
+}
+
+// follow installs a definition that has changed, and forgets a limit that was dropped (d is
+// nil), also if there is now another one of its name. Some changes, such as of the mode, begin
+// no version by which the local store would notice them. s.mu is held.
+func (s *Fallback) follow(name string, d *store.Definition) error {
+	here := s.local.Registry().Lookup(name)
+	if here != nil && (d == nil || !knows(d, version{here.Number, here.Since})) {
+		s.local.Forget(name)
+	}
+	if d == nil || d == here || d.OnStoreError != store.FailLocal {
+		return nil
 	}
 	return s.local.Follow(d)
 }
@@ -332,39 +331,6 @@ func (s *Fallback) settle(g *store.Group, why error) error {
 		g.Ops[i].Source = store.SourceFallbackLocal
 	}
 	return nil
-}
-
-func (s *Fallback) rememberRecords(ops []store.Op) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.reserved == nil {
-		s.reserved = map[string]version{}
-	}
-	for i := range ops {
-		base := ops[i].Def.Base()
-		s.reserved[base.Name] = version{base.Number, base.Since}
-	}
-}
-
-// forgetDropped removes the reservations, holds and overrides of limits that were
-// dropped. A limit without the recorded version is another limit of the same name.
-func (s *Fallback) forgetDropped() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.registry == nil {
-		return
-	}
-	for name, of := range s.reserved {
-		switch d := s.registry.Lookup(name); {
-		case d == nil:
-			s.local.Forget(name)
-		case !knows(d, of):
-			s.local.ForgetRecords(name)
-		default:
-			continue
-		}
-		delete(s.reserved, name)
-	}
 }
 
 type version struct {

@@ -145,7 +145,6 @@ type localOverrides struct{ a failingStore }
 func (o localOverrides) SetOverride(ctx context.Context, d *store.Definition, v store.Override) (store.Override, error) {
 	o.a.fitting.RLock()
 	defer o.a.fitting.RUnlock()
-	o.a.rememberRecords([]store.Op{{Def: d}})
 	return o.a.local.SetOverride(ctx, o.a.def(d), v)
 }
 
@@ -165,7 +164,9 @@ func (a failingStore) Define(ctx context.Context, l store.Limit, owner string) (
 	defer a.fitting.Unlock()
 	d, err := a.Store.Define(ctx, l, owner)
 	if err == nil {
-		err = a.follow(a.def(d))
+		a.mu.Lock()
+		err = a.follow(l.Name, a.def(d))
+		a.mu.Unlock()
 	}
 	return d, err
 }

@@ -79,7 +79,9 @@ func TestVersionsBeginAnew(t *testing.T) {
 		}
 		inner.Registry().InstallOne(name, nil)
 		if seen {
-			s.forgetDropped() // as a call of another limit does
+			if err := s.learnLimit(name); err != nil { // as a settle does
+				t.Fatal(err)
+			}
 		}
 		now += 60e6
 		install(8)
@@ -250,5 +252,31 @@ func TestLocalBlockOfAChild(t *testing.T) {
 		if blocked := own.Mode == store.Blocked; blocked != c.blocked {
 			t.Errorf("call %d: blocked %v; want %v", i, blocked, c.blocked)
 		}
+	}
+}
+
+// TestOverridesOfDroppedLimits drops a limit and defines it again with the version that it had,
+// while the store answers. The override that an answer had of a key is gone when the store
+// fails next.
+func TestOverridesOfDroppedLimits(t *testing.T) {
+	now := int64(1e15)
+	s, inner := setup(t, func() int64 { return now })
+	l, err := dipwell.New(s, store.Limit{Name: "a", Rate: 5, Period: time.Hour, OnStoreError: store.FailLocal})
+	if err == nil {
+		_, err = l.SetOverride(t.Context(), "a", dipwell.Override{Key: "k", Rate: 50})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Take(t.Context(), "a", "k", 1); err != nil || d.Capacity != 50 {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	again := *l.Limit("a")
+	again.Since += 60e6
+	now += 60e6
+	inner.Registry().InstallOne("a", []*store.Definition{&again})
+	inner.fail = errAway
+	if d, err := l.Take(t.Context(), "a", "k", 1); err != nil || d.Capacity != 5 || d.Remaining != 4 {
+		t.Errorf("%+v, %v", d, err)
 	}
 }

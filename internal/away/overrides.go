@@ -33,7 +33,6 @@ func (s *Fallback) numberOf(op *store.Op) (number uint32, ok bool) {
 		if err != nil {
 			return 0, false
 		}
-		s.rememberRecords([]store.Op{*op})
 		return base.WithOverride(local).Number, true
 	case have != nil:
 		for _, kind := range []store.OverrideKind{store.TemporaryOverride, store.StandingOverride} {
