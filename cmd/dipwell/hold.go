@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 // A length is a length of time in the body of a call.
 type length time.Duration
 
-func (l length) MarshalText() ([]byte, error) { return []byte(period.Format(time.Duration(l))), nil }
+func (l length) MarshalJSON() ([]byte, error) { return json.Marshal(period.Format(time.Duration(l))) }
 
 type HoldCmd struct {
 	floorCall `embed:""`

@@ -139,9 +139,9 @@ func (t *target) server() string {
 // printAsked is for commands whose answer does not say who was asked.
 func (t *target) printAsked(e *env) { fmt.Fprintln(e.stderr, "dipwell: asked "+t.asked()) }
 
-// rows calls print for each row of the answer to a GET, a page whose member has the rows. With
+// rows calls show for each row of the answer to a GET, a page whose member has the rows. With
 // --json it prints the answer instead. next is nil after the last page.
-func rows[T any](t *target, e *env, path, member string, print func(*T)) (next *string, err error) {
+func rows[T any](t *target, e *env, path, member string, show func(*T)) (next *string, err error) {
 	b, err := t.call(e, http.MethodGet, path, nil)
 	if err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func rows[T any](t *target, e *env, path, member string, print func(*T)) (next *
 		return nil, errors.New("the server's answer is not a list of " + member)
 	}
 	for i := range list {
-		print(&list[i])
+		show(&list[i])
 	}
 	_ = json.Unmarshal(page["next"], &next) // a list of holds has none
 	return next, nil
