@@ -11,6 +11,7 @@ function nice(n) {
 }
 
 const left = 42, bottom = 16;
+const inTank = (n) => (n >= 1e7 ? brief(n) : count(n)); // what a tank has room for
 
 // Panes are two charts over the same times, each with its own axis that begins at 0: above
 // the line or bars of one series, below the bars of what was refused. times are in ms, and
@@ -76,8 +77,8 @@ export function Bucket({x, free, of, owed, unit, need, needAt, raise, wide = 480
   const raised = raise && `M${from} ${y(raise.free).toFixed(1)}` + (lift > 0 && lift < end ? `L${px(lift).toFixed(1)} ${y(raise.burst).toFixed(1)}` : "") + `H${width - 4}`;
   return html`<figure ref=${ref}><svg class="chart" width=${width} height="146" viewBox=${`0 0 ${width} 146`} role="img"
     aria-label=${(owed ? count(owed) + " of debt; " : "") + `${count(free)} of ${count(of)} ${unit} free now` + (x.refill ? `, full in ${span(end)} if nobody calls` : "")}>
-    <text x=${tank / 2} y="10" text-anchor="middle">${count(top)}</text>
-    ${raise && html`<path class="raised" d=${`M1 ${ground}V${y(raise.free).toFixed(1)}H${tank - 1}V${ground}Z`}/><path class="raised-line" d=${`M1 ${y(raise.free).toFixed(1)}H${tank - 1}`}/><text class="raised-text halo" x=${tank / 2} y=${Math.max(24, y(raise.free) - 4).toFixed(1)} text-anchor="middle">${count(raise.free)}</text>`}
+    <text x=${tank / 2} y="10" text-anchor="middle">${inTank(top)}</text>
+    ${raise && html`<path class="raised" d=${`M1 ${ground}V${y(raise.free).toFixed(1)}H${tank - 1}V${ground}Z`}/><path class="raised-line" d=${`M1 ${y(raise.free).toFixed(1)}H${tank - 1}`}/><text class="raised-text halo" x=${tank / 2} y=${Math.max(24, y(raise.free) - 4).toFixed(1)} text-anchor="middle">${inTank(raise.free)}</text>`}
     ${owed ? html`<path class="owed" d=${`M1 122V${ground}H${tank - 1}V122Z`}/>` : html`<path class="bar" d=${`M1 122V${y(free).toFixed(1)}H${tank - 1}V122Z`}/>`}<path class="tank" d=${`M.5 18V122.5H${tank - 0.5}V18`}/>
     <text x=${tank / 2} y="140" text-anchor="middle">now</text>
     ${x.refill && html`${raised && html`<path class="raised" d=${raised + "V" + ground + "H" + from + "Z"}/>`}
@@ -87,7 +88,7 @@ export function Bucket({x, free, of, owed, unit, need, needAt, raise, wide = 480
         <text class="mark halo" x=${px(needAt) > width - 190 ? px(needAt) - 10 : px(needAt) + 10} y=${Math.min(116, Math.max(30, y(need) + 16)).toFixed(1)} text-anchor=${px(needAt) > width - 190 ? "end" : "start"}>${count(need)} free at ${at(x.now + needAt / 1000)}</text>`}
       <text x=${from} y="140">${at(x.now)}</text>${width > from + 330 && html`<text x=${(from + width) / 2 - 20} y="140" text-anchor="middle">if nobody calls</text>`}
       <text x=${width - 4} y="140" text-anchor="end">full ${at(x.now + end / 1000)}</text>`}
-    <text class=${inside ? "mark inside" : "mark halo"} x=${tank / 2} y=${Math.min(104, Math.max(34, middle - 4))} text-anchor="middle">${count(owed || free)}</text>
+    <text class=${inside ? "mark inside" : "mark halo"} x=${tank / 2} y=${Math.min(104, Math.max(34, middle - 4))} text-anchor="middle">${inTank(owed || free)}</text>
     <text class=${inside ? "inside" : "halo"} x=${tank / 2} y=${Math.min(117, Math.max(47, middle + 9))} text-anchor="middle">${owed ? "in debt" : "free"}</text>
     ${!x.refill && html`<text x=${from} y="74">${free >= of ? "full" : "how it fills is not known"}</text>`}
   </svg></figure>`;

@@ -4,7 +4,7 @@ import {call, limitPath} from "./api.js";
 import {Panel} from "./actions.js";
 import {Bucket, Holds, Panes} from "./charts.js";
 import {eventsOf, together} from "./history.js";
-import {hourOf} from "./overview.js";
+import {hourMS, hourOf, week} from "./overview.js";
 import {Badge, Empty, Head, Icon, KeyLink, LimitLink, Loaded, Rich, Timeline} from "./parts.js";
 import {limitOf, lookAt, may, shared, useAnswer} from "./state.js";
 import {at, brief, count, day, length, minute, now, numbers, shorter, some, span, unlimited} from "./words.js";
@@ -131,17 +131,15 @@ function Layers({x, def, changes}) {
     ${(x.limits ?? []).slice(1).map((p) => html`<li><span class="tag">Asked too<span>parent</span></span><span><${LimitLink} name=${p.limit}/> ${p.key && html`<${KeyLink} of=${p.key} limit=${p.limit}/>`}${p.allowed ? "passes" : html`<b class="refused">refuses</b>`}, ${Math.floor(100 * p.remaining / Math.max(1, p.capacity))} % free</span></li>`)}</ol>`;
 }
 
-const hour = 36e5, week = 168; // ms, hours
-
 // Usage is what a key used by the hour in the last week.
 function Usage({def, of, top}) {
-  const answer = useAnswer((signal) => call("GET", limitPath(def.name, "/usage?" + new URLSearchParams({...(of !== null && {key: of}), from: new Date(now() - (week - 1) * hour).toISOString()})), undefined, signal), [def.name, of], 60000);
-  const from = (Math.floor(now() / hour) - week + 1) * hour, times = Array.from({length: week}, (_, i) => from + i * hour);
+  const answer = useAnswer((signal) => call("GET", limitPath(def.name, "/usage?" + new URLSearchParams({...(of !== null && {key: of}), from: new Date(now() - (week - 1) * hourMS).toISOString()})), undefined, signal), [def.name, of], 60000);
+  const from = (Math.floor(now() / hourMS) - week + 1) * hourMS, times = Array.from({length: week}, (_, i) => from + i * hourMS);
   return html`<section><${Head} title="Usage by the hour">7 days<//><${Loaded} answer=${answer}>${(u) => {
     const at0 = new Map(u.hours.map((h) => [Date.parse(h.hour), h])), high = times.map((t) => at0.get(t)?.tokens ?? 0), low = times.map((t) => at0.get(t)?.refused ?? 0);
     if (u.hours.length === 0) return html`<${Empty}>Nothing was used in the last week. What is used is stored each minute.<//>`;
-    const n = top.numbers, hourly = n.rate && !windows.includes(def.algorithm) && !n.mode ? n.rate * hour / length(n.per) : NaN, most = Math.max(...high);
-    return html`<${Panes} label="Tokens used and calls refused by the hour, seven days" times=${times} step=${hour} bars wide=${760} high=${{label: "tokens used an hour", values: high}} low=${{label: "calls refused", values: low}}
+    const n = top.numbers, hourly = n.rate && !windows.includes(def.algorithm) && !n.mode ? n.rate * hourMS / length(n.per) : NaN, most = Math.max(...high);
+    return html`<${Panes} label="Tokens used and calls refused by the hour, seven days" times=${times} step=${hourMS} bars wide=${760} high=${{label: "tokens used an hour", values: high}} low=${{label: "calls refused", values: low}}
       most=${hourly > 0 && hourly < most * 4 ? {value: hourly, text: `${top.what} refills ${brief(hourly)} an hour`} : undefined}
       tick=${(t) => (minute(t) === "00:00" ? day(t, true).split(" ").slice(0, 2).join(" ") : "")} read=${(i) => `${day(times[i], true)} ${minute(times[i])}: ${some(high[i], "token")} used, ${some(low[i], "call")} refused`}/>`;
   }}<//></section>`;

@@ -101,12 +101,13 @@ function Overrides({l, kind, answer}) {
 function Keys({l}) {
   const [prefix, set] = useState("");
   if (l.shared) return "";
-  return html`<section><h2>Customers</h2>${l.keys !== "list" && html`<p class="quiet">Keys of this limit cannot be listed in every store; with <code>keys: list</code> they can.</p>`}
+  return html`<section><h2>Customers</h2>
     <input id="prefix" type="search" aria-label="Keys that begin with" placeholder="Keys that begin with …" value=${prefix} onInput=${(e) => set(e.target.value)} autocomplete="off"/><${KeyList} l=${l} prefix=${prefix}/></section>`;
 }
 
 function KeyList({l, prefix}) {
   const [page, error] = useAnswer((signal) => call("GET", limitPath(l.name, "/keys?" + new URLSearchParams({n: 20, prefix})), undefined, signal), [l.name, prefix], 10000);
+  if (error?.status === 501) return html`<p class="quiet">Keys are not listed: set <code>keys: list</code> on this limit.</p>`;
   if (error || !page) return "";
   return html`<${Table} columns=${[["Customer", ""], ["Free", "n"], ["Full in", "n"]]} empty="No live keys." rows=${page.keys.map((k) => [html`<${KeyLink} of=${k.key} limit=${l.name}/>`, count(k.remaining), k.reset_after_us === null ? "" : span(k.reset_after_us)])}/>
     ${page.next !== null && html`<p class="quiet">and more: type how they begin</p>`}`;

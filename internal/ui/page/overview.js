@@ -139,7 +139,8 @@ function WithCalls({hour, did, limits}) {
     ${quiet > 0 && rows.length > 0 && html`<p class="quiet"><a href="#/limits">${some(quiet, "limit")} without calls in the last hour</a></p>`}</section>`;
 }
 
-const hourMS = 36e5, week = 168; // hours
+export const hourMS = 36e5;
+export const week = 168; // hours
 
 // Most are the customers that were refused most, or called most, in an hour.
 function Most({refused}) {

@@ -98,8 +98,6 @@ export function useAnswer(load, deps, every) {
   return [state.value, state.error, state.reload ?? (() => {})];
 }
 
-export const mostAsked = 200; // limits, so that a round ends within silence
-
 // ofEach asks about each limit, a few at a time, because a browser has only 6 connections.
 export async function ofEach(limits, ask) {
   const out = [];
@@ -110,6 +108,7 @@ export async function ofEach(limits, ask) {
 // pauseOf is the ms between two rounds of ofEach: about 40 questions a minute at most.
 export const pauseOf = (limits, least) => Math.max(least, limits.length * 1500);
 
+export const mostAsked = 200; // limits, so that a round of ofEach ends within silence
 const silence = 10000; // ms after which a service without an answer hangs, or the connection is broken
 
 // route is the view and the query of the address: #/customer?key=acme.
