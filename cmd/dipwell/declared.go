@@ -110,15 +110,14 @@ func (d *declared) newerRevision(file terms.FileOwner) (seen int64) {
 // define defines all limits. It checks all owners first, so that a conflict changes nothing.
 func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 	var others []string
-	for i := range limits {
-		l := &limits[i]
+	for _, l := range limits {
 		def := d.limiter.Limit(l.Name)
 		if def == nil {
 			continue
 		}
 		f, fromFile := terms.ParseFileOwner(def.Owner)
 		if fromFile && f.Name != file.Name && def.Owner != terms.OwnerFile {
-			return d.inFile(l, &terms.OwnerError{Limit: l.Name, Owner: def.Owner})
+			return d.inFile(&l, &terms.OwnerError{Limit: l.Name, Owner: def.Owner})
 		}
 		if fromFile && f.Digest != "" && f.Digest != file.Digest && f.Digest != d.file.Digest && def.Differs(l.Limit) != nil {
 			others = append(others, l.Name)
@@ -279,8 +278,7 @@ func whose(by string) string {
 }
 
 func drift(limiter *dipwell.Limiter, limits []declaredLimit) (out []string) {
-	for i := range limits {
-		l := &limits[i]
+	for _, l := range limits {
 		def := limiter.Limit(l.Name)
 		switch {
 		case def == nil:

@@ -109,7 +109,7 @@ func (l *ledger[K, V]) set(id K, v V, now int64) bool {
 			e = new(entry[K, V])
 		}
 		l.spare, e.id = nil, id
-		l.entries[id], l.last = e, e
+		l.entries[id], l.sought, l.last = e, id, e
 	}
 	e.value, e.term = v, of
 	l.link(e)
@@ -169,11 +169,8 @@ func (l *ledger[K, V]) remove(e *entry[K, V]) {
 	l.unlink(e)
 	delete(l.entries, e.id)
 	l.markChanged(e.id)
-	if e == l.last {
-		l.last = nil
-	}
 	*e = entry[K, V]{}
-	l.spare = e
+	l.spare, l.sought, l.last = e, e.id, nil // e.id is zero, which no value has
 }
 
 func (l *ledger[K, V]) markChanged(id K) {
