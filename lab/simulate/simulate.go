@@ -31,8 +31,7 @@ type result struct {
 }
 
 func run(seed uint64, o options) *result {
-	h := o.history(seed)
-	return h.play(nil)
+	return o.history(seed).play(nil)
 }
 
 func (o options) history(seed uint64) history {
@@ -151,15 +150,10 @@ func shrink(seed uint64, o options) *result {
 }
 
 // Print plays the steps of a result again, and writes every event.
-func (r *result) Print(w io.Writer, o options) error {
+func (r *result) Print(w io.Writer, o options) {
 	h := o.history(r.Seed)
 	h.steps = r.steps
-	var err error
-	line := func(format string, args ...any) {
-		if err == nil {
-			_, err = fmt.Fprintf(w, format+"\n", args...)
-		}
-	}
+	line := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	line("seed %d: %d processes, %d steps", r.Seed, h.processes, len(h.steps))
 	for _, l := range h.limits {
 		line("limit %s", l)
@@ -169,5 +163,4 @@ func (r *result) Print(w io.Writer, o options) error {
 	}
 	line("")
 	h.play(func(s string) { line("%s", s) })
-	return err
 }
