@@ -255,28 +255,47 @@ func TestLocalBlockOfAChild(t *testing.T) {
 	}
 }
 
-// TestOverridesOfDroppedLimits drops a limit and defines it again with the version that it had,
-// while the store answers. The override that an answer had of a key is gone when the store
-// fails next.
+// TestOverridesOfDroppedLimits drops a limit and defines it again while the store answers, with
+// the version that it had, as in PostgreSQL, or the next one, as in other stores. The override
+// that an answer had of a key is gone when the store fails next, also if the new limit has
+// answered for another key before.
 func TestOverridesOfDroppedLimits(t *testing.T) {
-	now := int64(1e15)
-	s, inner := setup(t, func() int64 { return now })
-	l, err := dipwell.New(s, store.Limit{Name: "a", Rate: 5, Period: time.Hour, OnStoreError: store.FailLocal})
-	if err == nil {
-		_, err = l.SetOverride(t.Context(), "a", dipwell.Override{Key: "k", Rate: 50})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d, err := l.Take(t.Context(), "a", "k", 1); err != nil || d.Capacity != 50 {
-		t.Fatalf("%+v, %v", d, err)
-	}
-	again := *l.Limit("a")
-	again.Since += 60e6
-	now += 60e6
-	inner.Registry().InstallOne("a", []*store.Definition{&again})
-	inner.fail = errAway
-	if d, err := l.Take(t.Context(), "a", "k", 1); err != nil || d.Capacity != 5 || d.Remaining != 4 {
-		t.Errorf("%+v, %v", d, err)
+	for _, next := range []bool{false, true} {
+		now := int64(1e15)
+		s, inner := setup(t, func() int64 { return now })
+		limit := store.Limit{Name: "a", Rate: 5, Period: time.Hour, OnStoreError: store.FailLocal}
+		l, err := dipwell.New(s, limit)
+		if err == nil {
+			_, err = l.SetOverride(t.Context(), "a", dipwell.Override{Key: "k", Rate: 50})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d, err := l.Take(t.Context(), "a", "k", 1); err != nil || d.Capacity != 50 {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		again := *l.Limit("a")
+		again.Since += 60e6
+		now += 60e6
+		if next {
+			if err = l.Drop(t.Context(), "a", store.OwnerCode); err == nil {
+				_, err = l.Define(t.Context(), limit, store.OwnerCode)
+			}
+			if err == nil {
+				_, err = l.Take(t.Context(), "a", "other", 1)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			inner.Registry().InstallOne("a", []*store.Definition{&again})
+		}
+		inner.fail = errAway
+		if d, err := l.Take(t.Context(), "a", "k", 1); err != nil || d.Capacity != 5 || d.Remaining != 4 {
+			t.Errorf("next version %v: %+v, %v", next, d, err)
+		}
+		if d, err := l.Check(t.Context(), "a", "other", 1); err != nil || next && d.Remaining != 4 {
+			t.Errorf("next version %v, another key: %+v, %v", next, d, err)
+		}
 	}
 }
