@@ -427,3 +427,25 @@ func TestDefinitionsOfOneVersionAreBounded(t *testing.T) {
 		t.Errorf("%d bindings, %d to be found", n, bound)
 	}
 }
+
+// TestPresentDefinitionStaysUsable changes a limit so often, without a new version, that the
+// first call of a plan ends the definitions which calls may hold. Who still holds one of an
+// older version gets the present one.
+func TestPresentDefinitionStaysUsable(t *testing.T) {
+	s := open(t, Config{})
+	limit := store.Limit{Name: "l", Rate: 1, Period: time.Hour, Plans: store.NewPlans(store.Plan{Name: "pro", Rate: 2})}
+	old := limiter(t, s, limit).Limit("l")
+	limit.Rate = 3
+	for i := range 2 * aliveMax {
+		limit.RetryJitter = 1 + i
+		if _, err := s.Define(ctx, limit, store.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.bind(s.Registry().Lookup("l").WithPlan("pro")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := s.bind(old); err != nil || b.dead.Load() || b.def.Rate != 3 {
+		t.Errorf("%+v, %v", b, err)
+	}
+}

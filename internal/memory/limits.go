@@ -173,6 +173,7 @@ func (s *Store) add(d *store.Definition) (any, error) {
 	}
 	if of.last < d.Base().Number || len(of.bindings) >= aliveMax*(1+len(d.Base().Plans.All())) {
 		l.end(of)
+		cur = nil // its binding has ended too
 	}
 	of.last = d.Base().Number
 	if base := d.Base(); base == d || cur == nil || cur.def.Number < base.Number {
