@@ -19,7 +19,11 @@ func TestExecModes(t *testing.T) {
 		for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 			t.Run(template+"/"+mode, func(t *testing.T) {
 				t.Parallel()
-				pool := connect(t, pgtest.Database(t, template, prepare)+"&default_query_exec_mode="+mode)
+				options := "&default_query_exec_mode=" + mode
+				if mode == "exec" || mode == "simple_protocol" { // programs behind a pooler turn the caches off
+					options += "&statement_cache_capacity=0&description_cache_capacity=0"
+				}
+				pool := connect(t, pgtest.Database(t, template, prepare)+options)
 				checkMode(t, newStore(t, pool, pgstore.Config{Poll: -1}))
 			})
 		}
@@ -56,6 +60,12 @@ func checkMode(t *testing.T, s *pgstore.Store) {
 	}
 	if err := l.Cancel(ctx, d.Reservation); !errors.Is(err, store.ErrReservation) {
 		t.Error("cancelled twice:", err)
+	}
+	if _, err := l.SetOverride(ctx, "a", dipwell.Override{Key: "o", Burst: 10}); err != nil {
+		t.Error(err)
+	}
+	if keys, err := l.Keys(ctx, "a", "o", "", 10); err != nil || len(keys) != 1 {
+		t.Errorf("%+v, %v", keys, err)
 	}
 	var b store.Batch
 	for _, verb := range []store.Verb{store.VerbTake, store.VerbTake, store.VerbCharge, store.VerbTakeUpTo} {

@@ -285,8 +285,8 @@ func (q *question) read(rows pgx.Rows) (err error) {
 var errConnEnded = errors.New("the connection ended before the answer")
 
 // customPlan is an option that makes the server plan a statement at each execution, because
-// a plan cached while the tables were small may scan a whole table.
-const customPlan = pgx.QueryExecModeCacheDescribe
+// a plan cached while the tables were small may scan a whole table. It needs no cache of pgx.
+const customPlan = pgx.QueryExecModeExec
 
 // acquire returns a connection for one statement, so that an earlier error is known to
 // have sent nothing. Call release when the statement's rows are read.
