@@ -31,14 +31,14 @@ func (c *differing) compare(def *store.Definition, limit *Limit) error {
 	if _, err := store.NewDefinition(*limit); err != nil {
 		return err
 	}
+	err := def.Differs(*limit)
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	logged := c.last(def.Name).logged
-	if err := def.Differs(*limit); err != nil && !logged {
-		logged = true
+	c.byName.Store(def.Name, &callSite{def, *limit, logged || err != nil})
+	c.mu.Unlock()
+	if err != nil && !logged { // not locked, because what logs may take too
 		slog.Warn("dipwell: a limit is defined otherwise where it is used; the limit in force decides", "difference", err.Error())
 	}
-	c.byName.Store(def.Name, &callSite{def, *limit, logged})
 	return nil
 }
 

@@ -307,6 +307,43 @@ func TestShortestTimeoutOfSeveral(t *testing.T) {
 	})
 }
 
+// A limitedLog limits its lines by a limit that is written where it is used.
+type limitedLog struct {
+	slog.Handler
+	allow func() bool
+}
+
+func (h limitedLog) Handle(ctx context.Context, r slog.Record) error {
+	if !h.allow() {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// TestTakeWithInLog logs the difference of a call site to a log whose lines are limited by
+// another call site.
+func TestTakeWithInLog(t *testing.T) {
+	st, err := memstore.New(memstore.Config{Clock: func() int64 { return 1e15 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	l, err := dipwell.New(st, store.Limit{Name: "api", Rate: 1, Period: time.Hour}, store.Limit{Name: "log", Rate: 1, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	takes := func(name string) bool {
+		d, err := l.TakeWith(t.Context(), store.Limit{Name: name, Rate: 2, Period: time.Hour}, "k", 1)
+		return err == nil && d.Allowed
+	}
+	var log bytes.Buffer
+	defer slog.SetDefault(slog.Default())
+	slog.SetDefault(slog.New(limitedLog{slog.NewTextHandler(&log, nil), func() bool { return takes("log") }}))
+	if !takes("api") || strings.Count(log.String(), "\n") != 1 {
+		t.Errorf("logged: %s", log.String())
+	}
+}
+
 // TestTakeWithOther checks that the limit in force decides where a call writes it otherwise,
 // that this is logged once, and that an invalid limit is an error.
 func TestTakeWithOther(t *testing.T) {
