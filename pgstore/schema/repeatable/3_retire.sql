@@ -34,7 +34,7 @@ end $$;
 -- Deletes versions that nothing refers to any more, and returns how many. A transaction that
 -- read the limits before a change may still insert a row of the old version. If that version
 -- were deleted, the row would count as full. SQL reads the limits in each call; what a
--- program knows of them is at most a minute old (catalog.go: maxUnheard). So a version is
+-- program knows of them is at most a minute old (catalog.MaxUnheard). So a version is
 -- kept until all transactions have ended that began within a minute after it was superseded.
 -- Transactions that this role may not see are assumed to have begun at most nine minutes ago.
 create function dipwell_internal.retire(at bigint default null) returns bigint
