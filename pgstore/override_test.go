@@ -278,6 +278,7 @@ func TestPlanErrorsSQL(t *testing.T) {
 		"define_plan('api', 'p', rate => 0)":                                   "limit api: plans: plan p: rate: 0 is not between",
 		"define_plan('api', 'p', mode => 'off')":                               "limit api: plans: plan p: mode: \"off\" is not one of",
 		"define_plan('window', 'p', per => interval '1 hour')":                 "limit window: plans: plan p: per: a plan of a window",
+		"define_plan('api', 'p', callable => 'true')":                          `callable: "true" is not one of yes, no, children`,
 		"define_plan('none', 'p')":                                             `limit_name: unknown limit "none"`,
 		"drop_plan('api', 'gold')":                                             `plan: limit api has no plan "gold"`,
 		"override('api', 'k')":                                                 "plan: is missing",

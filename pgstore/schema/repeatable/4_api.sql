@@ -176,7 +176,8 @@ declare
 begin
     perform dipwell_internal.wrong(case
         when plan is null or plan !~ '^[A-Za-z0-9_.-]{1,64}$' then format('plan: %s is not 1 to 64 letters, digits and characters _ . -', coalesce('"' || plan || '"', 'null'))
-        when period = 0 then 'per: is not a length of time' end);
+        when period = 0 then 'per: is not a length of time'
+        when callable not in ('yes', 'no', 'children') then format('callable: "%s" is not one of yes, no, children', callable) end);
     is_now := dipwell_internal.read_plan(limit_name, plan, jsonb_build_object('rate', rate, 'per', dipwell_internal.format_per(period), 'burst', burst, 'max_debt', max_debt, 'mode', mode,
         'callable', case callable when 'no' then 'false' when 'yes' then 'true' else callable end));
     was := dipwell_internal.change_plans(limit_name, plan, is_now);
