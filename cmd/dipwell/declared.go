@@ -126,13 +126,17 @@ func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 	ordered := store.ParentsFirst(limits, func(l *declaredLimit) *store.Limit { return &l.Limit })
 	// New and changed limits come first. The owner does not tell which: it has the digest of
 	// the file, so it differs for all its limits.
-	for _, all := range []bool{false, true} {
-		for i := range ordered {
-			if l := &ordered[i]; all || !d.stored(l) {
-				if err := d.defineOne(l); err != nil {
-					return d.inFile(l, err)
-				}
-			}
+	var first, last []*declaredLimit
+	for i := range ordered {
+		if l := &ordered[i]; d.stored(l) {
+			last = append(last, l)
+		} else {
+			first = append(first, l)
+		}
+	}
+	for _, l := range append(first, last...) {
+		if err := d.defineOne(l); err != nil {
+			return d.inFile(l, err)
 		}
 	}
 	if len(others) > 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // sides are services on one store, each with its own file, in virtual time.
@@ -33,13 +35,13 @@ type sides struct {
 
 func newSides(t *testing.T, names ...string) *sides {
 	t.Helper()
-	store, err := memstore.New(memstore.Config{MaxKeys: 100})
+	st, err := memstore.New(memstore.Config{MaxKeys: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = store.Close() })
+	t.Cleanup(func() { _ = st.Close() })
 	s := &sides{t: t, by: map[string]*declared{}}
-	if s.limiter, err = dipwell.New(store); err != nil {
+	if s.limiter, err = dipwell.New(st); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -420,15 +422,51 @@ func TestServeDrift(t *testing.T) {
 	}
 }
 
+// lockedStore is a store in which others have locked all limits: it keeps definitions for later.
+type lockedStore struct {
+	store.Store
+	limits *lockedLimits
+}
+
+func (s lockedStore) Abilities() store.Abilities {
+	a := store.AbilitiesOf(s.Store)
+	a.Store, a.Limits = s, s.limits
+	return a
+}
+
+type lockedLimits struct {
+	store.Definer
+	asked []string
+}
+
+func (d *lockedLimits) Define(_ context.Context, l store.Limit, _ string) (*store.Definition, error) {
+	d.asked = append(d.asked, l.Name)
+	return store.NewDefinition(l)
+}
+
+// A service asks once for each limit, because each time takes a while if others have locked it.
+func TestLockedLimitsAreDefinedOnce(t *testing.T) {
+	s := newSides(t, "a")
+	must(t, s.write("a", limitsOf("", "a=1", "b=1", "c=1")))
+	limits := &lockedLimits{Definer: store.AbilitiesOf(s.limiter.Store()).Limits}
+	limiter, err := dipwell.New(lockedStore{s.limiter.Store(), limits})
+	must(t, err)
+	s.by["a"].limiter = limiter
+	must(t, s.write("a", limitsOf("", "a=1", "b=2", "c=1", "d=1")))
+	if got := strings.Join(limits.asked, " "); got != "b d a c" {
+		t.Errorf("defined %s", got)
+	}
+}
+
 // BenchmarkFile reads a file of 10,000 limits that has one limit more than the one before it.
 func BenchmarkFile(b *testing.B) {
 	const most = 10_000
-	store, err := memstore.New(memstore.Config{MaxKeys: 100})
+	st, err := memstore.New(memstore.Config{MaxKeys: 100})
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer store.Close()
-	limiter, err := dipwell.New(store)
+	defer st.Close()
+	limiter, err := dipwell.New(st)
 	if err != nil {
 		b.Fatal(err)
 	}
