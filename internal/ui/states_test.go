@@ -181,7 +181,26 @@ func TestManyDefinitions(t *testing.T) {
 	v.draws("limits", true)
 	v.set("find-limit", "020-2")
 	v.wait(`document.querySelectorAll("#limits tbody tr").length === 1`)
+	look(v, chromedp.Evaluate[bool](slowly))
+	v.wait(`document.getElementById("ends")?.innerText.includes("lowered in ` + late + `")`)
 }
+
+// slowly opens Overview on a service so slow that the time of one question is over after 100.
+const slowly = `(() => {
+	const ask = window.fetch, asking = new Set();
+	AbortSignal.timeout = () => {
+		const one = new AbortController();
+		one.left = 100;
+		asking.add(one);
+		return one.signal;
+	};
+	window.fetch = (...args) => {
+		for (const one of asking) if (one.left-- === 0) one.abort(new DOMException("no answer in time", "TimeoutError"));
+		return ask(...args);
+	};
+	location.hash = "#/";
+	return true;
+})()`
 
 // A key of 300 bytes, wherever keys are shown.
 func TestLongKey(t *testing.T) {

@@ -69,7 +69,7 @@ function Known({of, named, value, reload, error}) {
     setOpened((o) => ({...o, [limit]: true}));
     act({action, limit, kind});
   };
-  const [hour] = useAnswer(hourOf, [], 30000), events = eventsOf({limits, changes, of, start, done, news, hour});
+  const [hour] = useAnswer((signal) => hourOf(signal), [], 30000), events = eventsOf({limits, changes, of, start, done, news, hour});
   return html`<div class=${error ? "stale" : ""}><div class="sentence"><div><div class="title"><h1 class=${of === null ? "" : of === short ? "key" : "key long"}>${of ?? "Shared bucket of " + named}</h1><small>${some(states.length, "limit")}</small></div>
       <p class="answer" id="answer"><${Rich} text=${summary(short, states)}/><button class="link" onClick=${() => navigator.clipboard?.writeText(plain(summary(name, states)) + " (" + at(states[0]?.x.now ?? now()) + ")")}>Copy</button></p></div></div>
     <div class="columns act"><div class="stack"><section>

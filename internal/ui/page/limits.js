@@ -10,12 +10,12 @@ const first = 60; // limits that are shown at first
 
 export function Limits() {
   const {limits} = useShared(), [find, setFind] = useState(""), [show, setShow] = useState("all"), [all, showAll] = useState(false);
-  const [hour] = useAnswer(hourOf, [], 20000), did = hour ? sums(hour) : {};
+  const [hour] = useAnswer((signal) => hourOf(signal), [], 20000), did = hour ? sums(hour) : {};
   const refusing = (l) => (did[l.name]?.refused ?? 0) > 0, shadowed = (l) => l.mode === "shadow";
   const fits = (l) => l.name.includes(find.trim()) && (show === "all" || (show === "refusing" ? refusing(l) : shadowed(l)));
   const rows = tree(limits, did).filter(({l}) => fits(l)), shown = all ? rows : rows.slice(0, first), quiet = limits.filter((l) => !did[l.name]).length;
   const asked = shown.slice(0, mostAsked).map(({l}) => l);
-  const [overrides] = useAnswer((signal) => overridesOf(asked, signal), [asked.map((l) => l.name).sort().join()], pauseOf(asked, 30000));
+  const [overrides] = useAnswer((_, signal) => overridesOf(asked, signal), [asked.map((l) => l.name).sort().join()], pauseOf(asked, 30000));
   return html`<div class="title"><h1>Limits</h1><small>${limits.length}, the most refused first, trees together${quiet > 0 && hour ? `; ${quiet} have no calls in the last hour` : ""}</small>
       ${may("admin") && html`<span class="buttons"><a class="button" href="#/draft">Draft a limit</a></span>`}</div>
     <form class="filters" onSubmit=${(e) => e.preventDefault()}><input id="find-limit" type="search" placeholder="Find a limit" aria-label="Find a limit" value=${find} onInput=${(e) => setFind(e.target.value)}/>
@@ -48,8 +48,8 @@ function tree(limits, did) {
 }
 
 // overridesOf counts the overrides of limits, at most 200 of each, and those that block.
-const overridesOf = async (limits, signal) => Object.fromEntries(await ofEach(limits, async (l) => {
-  const get = (kind) => call("GET", limitPath(l.name, "/overrides?" + new URLSearchParams({n: 200, ...(kind && {kind})})), undefined, signal).catch(() => ({overrides: [], next: null}));
+const overridesOf = async (limits, signal) => Object.fromEntries(await ofEach(limits, signal, async (l, one) => {
+  const get = (kind) => call("GET", limitPath(l.name, "/overrides?" + new URLSearchParams({n: 200, ...(kind && {kind})})), undefined, one).catch(() => ({overrides: [], next: null}));
   const [people, own] = await Promise.all([get(), l.block ? get("automatic") : {overrides: []}]), blocks = (o) => l.plans?.[o.plan]?.mode === "blocked";
   return [l.name, {overrides: people.overrides.filter((o) => !blocks(o)).length, more: people.next !== null, blocked: people.overrides.filter(blocks).length + own.overrides.length}];
 }));

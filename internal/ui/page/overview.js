@@ -55,7 +55,7 @@ export const perMinute = (d) => count(Math.max(1, Math.round(d.calls / d.minutes
 
 export function Overview() {
   const {limits, store, me} = useShared();
-  const answer = useAnswer(hourOf, [], 20000);
+  const answer = useAnswer((signal) => hourOf(signal), [], 20000);
   if (!me) return "";
   return html`<${Loaded} answer=${answer}>${(hour) => {
     const did = sums(hour);
@@ -169,7 +169,7 @@ function Without({limits, did}) {
 // Ends are temporary overrides, the next to end first.
 function Ends({limits}) {
   const asked = limits.slice(0, mostAsked);
-  const [list] = useAnswer(async (signal) => (await ofEach(asked, (l) => call("GET", limitPath(l.name, "/overrides?kind=temporary&n=100"), undefined, signal).then((p) => p.overrides, () => []))).flat()
+  const [list] = useAnswer(async (_, signal) => (await ofEach(asked, signal, (l, one) => call("GET", limitPath(l.name, "/overrides?kind=temporary&n=100"), undefined, one).then((p) => p.overrides, () => []))).flat()
     .sort((a, b) => Date.parse(a.until) - Date.parse(b.until)), [limits.length], pauseOf(asked, 60000));
   if (!list || list.length === 0) return "";
   return html`<section id="ends"><${Head} title="Ends by itself">the next first${asked.length < limits.length ? `, of the first ${asked.length} limits` : ""}<//><ol class="timeline">${list.filter((o) => Date.parse(o.until) > now()).slice(0, 6).map((o) => {
