@@ -512,12 +512,15 @@ func TestOverview(t *testing.T) {
 	}
 	v := openBehind(t, st, server.Config{}, "", func(_ *visit, api http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Query().Has("minutes") {
+			switch q := r.URL.Query(); {
+			case q.Has("minutes"):
 				w.Header().Set("Content-Type", "application/json")
 				fmt.Fprint(w, hourOfCalls(time.Now()))
-				return
+			case q.Has("hour") && q.Has("limit"):
+				t.Errorf("%s, whose answer other views cannot share", r.URL)
+			default:
+				api.ServeHTTP(w, r)
 			}
-			api.ServeHTTP(w, r)
 		})
 	})
 	v.shows("All 7 limits are healthy")
@@ -538,6 +541,8 @@ func TestOverview(t *testing.T) {
 	v.wait(`document.title === "dipwell: acme"`)
 	v.shows("Refused in signup, by another service")
 	v.shows("290 calls in the hour until ")
+	v.at("#/limit?name=signup")
+	v.shows("were refused; at this hour on 2 of the last 7 days it was 30.0 %.")
 }
 
 // The texts of the axis of an hour keep apart, whenever the hour begins.

@@ -41,9 +41,15 @@ export function sums(h) {
 }
 
 // useUsual returns the text of which share of the calls of a limit, or of all under "", was
-// refused at this hour of the last days. Each hour is asked for alone, and rarely.
+// refused at this hour of the last days. Each hour is asked for alone, and rarely, and for all
+// limits, because the service reads a day's reports for it and keeps the answer for all viewers.
+// Who may ask about a limit alone gets that.
 export function useUsual(limit) {
-  const [days] = useAnswer((signal) => Promise.all([1, 2, 3, 4, 5, 6, 7].map((d) => call("GET", "/v1/top?" + new URLSearchParams({n: 1, hour: new Date(now() - d * 864e5).toISOString(), ...(limit && {limit})}), undefined, signal).then((h) => h.counts))), [limit], 6e5);
+  const ask = (d, signal, of) => call("GET", "/v1/top?" + new URLSearchParams({n: 1, hour: new Date(now() - d * 864e5).toISOString(), ...of}), undefined, signal);
+  const [days] = useAnswer((signal) => Promise.all([1, 2, 3, 4, 5, 6, 7].map((d) => ask(d, signal).catch((err) => {
+    if (err.status !== 403 || !limit) throw err;
+    return ask(d, signal, {limit});
+  }).then((h) => h.counts))), [limit], 6e5);
   return (name, least = 0) => {
     const sums = (days ?? []).map((d) => Object.entries(d).filter(([l]) => name === "" || l === name).reduce((sum, [, n]) => [sum[0] + n[0], sum[1] + n[1]], [0, 0]));
     const shares = sums.filter(([calls]) => calls > 0).map(([calls, refused]) => 100 * refused / calls), [low, high] = [Math.min(...shares), Math.max(...shares)].map((n) => n.toFixed(1));
