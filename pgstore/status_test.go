@@ -2,16 +2,28 @@ package pgstore_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestStatus compares dipwell.status with what dipwell.check says about the same keys, for
-// limits of all kinds.
+// limits of all kinds, also those that only Go programs define.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	const now = 1_800_000_000_123_456
-	tx, err := openSQL(t, func() int64 { return now }).(*sqlStore).pool.Begin(t.Context())
+	pool := openSQL(t, func() int64 { return now }).(*sqlStore).pool
+	_, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), // SQL takes from such limits, and does not define them
+		dipwell.Limit{Name: "adaptive", Rate: 50, Period: time.Second, Adaptive: store.Adaptive{Floor: 5, Latency: 200 * time.Millisecond}},
+		dipwell.Limit{Name: "leased", Rate: 1000, Period: time.Second, Burst: 100, Lease: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +75,7 @@ func TestStatus(t *testing.T) {
 				t.Errorf("after %d µs %s %s has %d left and is full in %d µs; by check %d, %d µs", later, limit, key, left, full, checked, reset)
 			}
 			return nil
-		}); err != nil || n < 17 {
+		}); err != nil || n < 19 {
 			t.Fatalf("%d rows, %v", n, err)
 		}
 	}
