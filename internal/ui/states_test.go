@@ -185,6 +185,20 @@ func TestManyDefinitions(t *testing.T) {
 	v.wait(`document.getElementById("ends")?.innerText.includes("lowered in ` + late + `")`)
 }
 
+// A limit whose overrides the service cannot tell is not shown as one without any.
+func TestUnknownOverrides(t *testing.T) {
+	v := openBehind(t, stores["memory"](t), server.Config{}, "#/limits", func(_ *visit, api http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/login/overrides") {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			api.ServeHTTP(w, r)
+		})
+	})
+	v.wait(`[...document.querySelectorAll("#limits tbody tr")].map((r) => r.cells[0].innerText.trim() === "login" ? r.cells[3].innerText : r.cells[3].innerText && "?").join("") === "…"`)
+}
+
 // slowly opens Overview on a service so slow that the time of one question is over after 100.
 const slowly = `(() => {
 	const ask = window.fetch, asking = new Set();

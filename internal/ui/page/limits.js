@@ -47,9 +47,10 @@ function tree(limits, did) {
   return out;
 }
 
-// overridesOf counts the overrides of limits, at most 200 of each, and those that block.
+// overridesOf counts the overrides of limits, at most 200 of each, and those that block. It leaves
+// out limits about which it gets no answer.
 const overridesOf = async (limits, signal) => Object.fromEntries(await ofEach(limits, signal, async (l, one) => {
-  const get = (kind) => call("GET", limitPath(l.name, "/overrides?" + new URLSearchParams({n: 200, ...(kind && {kind})})), undefined, one).catch(() => ({overrides: [], next: null}));
+  const get = (kind) => call("GET", limitPath(l.name, "/overrides?" + new URLSearchParams({n: 200, ...(kind && {kind})})), undefined, one).catch((err) => err.status < 502 && err.status !== 500 && {overrides: [], next: null}); // a store without overrides answers 501
   const [people, own] = await Promise.all([get(), l.block ? get("automatic") : {overrides: []}]), blocks = (o) => l.plans?.[o.plan]?.mode === "blocked";
-  return [l.name, {overrides: people.overrides.filter((o) => !blocks(o)).length, more: people.next !== null, blocked: people.overrides.filter(blocks).length + own.overrides.length}];
+  return [l.name, people && own && {overrides: people.overrides.filter((o) => !blocks(o)).length, more: people.next !== null, blocked: people.overrides.filter(blocks).length + own.overrides.length}];
 }));
