@@ -186,7 +186,7 @@ bench-postgres: ## dipwell in PostgreSQL against published SQL designs, on a ser
 bench-sweep: ## 20,000 new keys a second for five minutes with a sweep and without, and what a sweep costs (a quarter of an hour)
 	cd bench && $(GO) run ./postgres -scenario sweep,newkeys -newfor 5m -o results/postgres
 
-simulate: ## 10,000 histories of a cluster with faults, and the mutants that 1,000 of them, lab/model or store must find; or what ARGS say, as in ARGS='--seed 7'
+simulate: ## 10,000 histories of a cluster with faults, and the mutants that 1,000 of them must find; or what ARGS say, as in ARGS='--seed 7'
 	$(GO) run ./lab/simulate $(or $(ARGS),--seeds 10000)
 	$(if $(ARGS),,DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./lab/simulate -run TestMutants)
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -30,9 +31,11 @@ type grant struct {
 	taken   int64  // number of tokens that the store took
 	tokens  int64  // those of taken that were not given back
 	backs   int    // how often the clock had been set back before
+	due     int64  // due time of a reservation, on the store's clock
 	expires int64  // expiry of a hold that was not settled, on the store's clock
 	ended   bool   // the hold has expired
 	apart   bool   // the promise does not cover this grant
+	ends    int64  // when the hold ended
 	fate    string // "heard", or the fault that lost the answer
 	node    *node
 
@@ -54,37 +57,62 @@ const (
 	leased = "leased" // the grant belongs to a lease of a process
 )
 
-// giveBack gives back all but some of the tokens.
+// unlimited is the plan that charges nothing.
+const unlimited = "staff"
+
 func (g *grant) giveBack(left int64) {
-	g.tokens = min(g.tokens, left)
+	if g.tokens > left {
+		g.tokens = left
+	}
 	if g.use != nil {
 		g.use.tokens = g.tokens
 	}
 }
 
-type part struct {
-	*grant     // nil if no tokens were taken
-	limit, key string
-	cost       int64
-	reset      bool
+// expired gives back an expired hold, once.
+func (g *grant) expired() {
+	g.giveBack(0)
+	g.ended, g.ends, g.expires = true, g.expires, 0
 }
 
+// revocable reports whether some of a grant's tokens may still be given back.
+func (g *grant) revocable() bool {
+	return g.tokens > 0 && (g.expires != 0 || g.due != 0 && g.due+2e6 > g.node.time())
+}
+
+type part struct {
+	*grant
+	limit, key string
+	plan       string // plan that the call named
+	cost       int64
+	free       bool // no tokens were taken
+	reset      bool
+	unsure     bool // it is not known whether the part was reset or had ended before
+}
+
+// A record is a hold or a reservation as its caller knows it.
 type record struct {
-	parts   []*part
-	ttl     int64
-	expires int64
+	parts     []*part
+	due       int64 // due time of a reservation
+	ttl       int64
+	expires   int64
+	backs     int // how often the clock had been set back when the record was made
+	settled   bool
+	cancelled bool
+	costs     []int64
 }
 
 // A book is what the checks know about a key.
 type book struct {
-	k        at
+	level    *level
 	grants   []*grant
-	held     []*grant // live holds
 	uses     []*grant // for a leased limit: when callers got tokens
 	flow     []*grant // for the limit "customer": the grants, and with negative numbers what came back
 	parts    []*part  // parts of holds and reservations since the last reset
 	apart    bool     // the key was charged, refunded or reset, so the promise does not cover it
 	reserved int64    // tokens of the largest reservation that had to wait
+	queue    int64    // when the last reservation is due, if nothing was given back since
+	number   uint32   // number of the definition of that last reservation
 	loosened []loosening
 	refused  map[int]int64 // by process: true time of the store's last refusal of its calls
 
@@ -102,7 +130,7 @@ func (n *node) book(limit, key string) *book {
 	k := at{limit, key}
 	b := n.books[k]
 	if b == nil {
-		b = &book{k: k, refused: map[int]int64{}}
+		b = &book{level: &level{n: n, k: k, rates: n.rates[limit], off: n.rates[limit].sliding}, refused: map[int]int64{}}
 		n.books[k] = b
 	}
 	return b
@@ -115,35 +143,10 @@ func (n *node) loosenAll() {
 	}
 }
 
-// expire gives back the tokens of the key's holds that have expired at now.
-func (b *book) expire(now int64) {
-	b.held = slices.DeleteFunc(b.held, func(g *grant) bool {
-		if g.expires != 0 && g.expires <= now {
-			g.giveBack(0)
-			g.ended, g.expires = true, 0
-		}
-		return g.expires == 0
-	})
-}
-
-// converted records that a row may have gone to another definition. It then refills at another
-// rate, so that a remembered refusal may be wrong. Waiting reservations are left out of the
-// promise, because their time was computed with the old rate.
-func (n *node) converted(l *look, m *message) {
-	row, _ := n.table.Row(l.k.limit, l.k.key)
-	if l.row.Version == 0 || row.Version == l.row.Version {
-		return
-	}
-	b := n.book(l.k.limit, l.k.key)
-	b.loosen(n.w.now, m)
-	for _, g := range b.grants {
-		g.apart = g.apart || g.told > l.row.TS
-	}
-}
-
 func (b *book) loosen(now int64, m *message) {
 	b.loosened = slices.DeleteFunc(b.loosened, func(l loosening) bool { return now-l.at > unseen })
 	b.loosened = append(b.loosened, loosening{now, m, m != nil && m.done})
+	b.queue = 0
 }
 
 // unseen is for how many µs a refusal from memory may be wrong, because another
@@ -165,22 +168,19 @@ type look struct {
 	asked *store.Definition
 }
 
-func (n *node) look(k at, asked *store.Definition) look {
-	row, _ := n.table.Row(k.limit, k.key)
-	return look{k, row, asked}
-}
-
 func (n *node) looks(g *store.Group) []look {
 	var list []look
 	if r := n.recordOf(g); r != nil && (g.Cancel || g.Settles()) {
 		for _, p := range r.parts {
-			list = append(list, n.look(at{p.limit, p.key}, nil))
+			row, _ := n.table.Row(p.limit, p.key)
+			list = append(list, look{k: at{p.limit, p.key}, row: row})
 		}
 		return list
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		list = append(list, n.look(at{op.Def.Name, op.Key}, op.Def))
+		row, _ := n.table.Row(op.Def.Name, op.Key)
+		list = append(list, look{at{op.Def.Name, op.Key}, row, op.Def})
 	}
 	return list
 }
@@ -197,52 +197,28 @@ func (n *node) recordOf(g *store.Group) *record {
 
 // checkDecision checks a group that was decided. before has its rows as they were before.
 func (n *node) checkDecision(g *store.Group, m *message, before []look) {
-	for i := range before {
-		n.converted(&before[i], m)
-	}
-	switch r := n.recordOf(g); {
+	switch {
 	case g.Cancel:
-		n.cancelled(r, m)
-	case g.Settles() && g.Hold.Verb == store.ExtendHold:
-		n.extended(r)
-	case g.Settles() && !g.Hold.Repeated:
-		n.settled(r, g.Hold.Costs, m)
+		n.cancelled(g, m)
 	case g.Settles():
+		n.settled(g, m)
 	case g.Hold != nil && g.Hold.Repeated:
-		for _, p := range r.parts {
-			if p.grant != nil {
-				m.got = append(m.got, p.grant)
-			}
-		}
+		n.repeated(g, m)
 	default:
 		n.decided(g, m, before)
 	}
-}
-
-// sees counts blocks, overrides that lie over others, and rows that go back to those below.
-// was and is are the overrides of the op's key before and after it.
-func (n *node) sees(op *store.Op, was, is *store.Override) {
-	old, block := was.Of(store.AutomaticOverride), is.Of(store.AutomaticOverride)
-	switch {
-	case block != nil && (old == nil || old.Until != block.Until):
-		n.w.Seen["a block begins"]++
-		n.w.tracef("%v: %s %q is blocked until %.6f s", n, op.Def.Name, op.Key, float64(block.Until-epoch)/1e6)
-	case old != nil && block == nil && op.Verb == store.VerbReset:
-		n.w.Seen["a block is reset"]++
-	case old != nil && block == nil:
-		n.w.Seen["a block ends"]++
-	}
-	if was != nil && was.Under != nil && is != nil && is.Under == nil {
-		n.w.Seen["a standing override again"]++
-	}
-	if o := op.Def.Override; o != nil && o.Under != nil {
-		what := "numbers"
-		if o.Kind() == store.AutomaticOverride {
-			what = "a block"
-		} else if o.Plan != "" {
-			what = "a plan"
+	for i := range before {
+		l := &before[i]
+		row, _ := n.table.Row(l.k.limit, l.k.key)
+		b := n.book(l.k.limit, l.k.key)
+		n.follow(l.k)
+		if l.row.Version != 0 && row.Version != l.row.Version {
+			if a := l.asked; a != nil && !g.Allowed && row.Version == a.Number {
+				n.w.Seen["a refusal moves a row"]++
+			}
+			b.loosen(n.w.now, m) // until now the row refilled at another rate
 		}
-		n.w.Seen[what+" over a standing override"]++
+		n.checkLevel(l.k, "a call")
 	}
 }
 
@@ -250,28 +226,33 @@ func (n *node) sees(op *store.Op, was, is *store.Override) {
 func (n *node) decided(g *store.Group, m *message, before []look) {
 	var made *record
 	if g.Allowed && (g.Hold != nil || g.Reserved) {
-		made = &record{}
+		made = &record{due: n.time() + g.Due(), backs: n.backs}
 		id := g.ID.String()
 		if g.Hold != nil {
 			id, made.ttl, made.expires = g.Hold.ID, g.Hold.TTL, g.Hold.Expires
+			if old := n.records[id]; old != nil {
+				n.w.fail("hold", "hold %s is made again", id)
+			}
 		}
 		n.records[id] = made
 	}
 	for i := range g.Ops {
 		op, was := &g.Ops[i], &before[i]
 		b := n.book(op.Def.Name, op.Key)
-		row, _ := n.table.Row(op.Def.Name, op.Key)
-		n.sees(op, was.row.Override, row.Override)
+		n.checkBlock(op, was, b)
+		n.checkDefinition(op, was, b)
+		n.checkAdmission(op, g, b)
+		if g.Allowed && op.Takes != 0 && op.Takes == g.Ops[0].Takes && op.Granted != g.Ops[0].Granted {
+			n.w.fail("levels", "%s %d of %s %q: %d were granted, and %d of its parent", op.Verb, op.Cost, g.Ops[0].Def.Name, op.Key, g.Ops[0].Granted, op.Granted)
+		}
 		if !g.Allowed {
-			if v := was.row.Version; v != 0 && row.Version != v && row.Version == was.asked.Number {
-				n.w.Seen["a refusal moves a row"]++
-			}
 			b.refused[m.c.p.id] = n.w.now
 			n.checkRetry(op, was.asked, g)
 			continue
 		}
+		row, _ := n.table.Row(op.Def.Name, op.Key)
 		var gr *grant
-		switch {
+		switch parts := n.rates[op.Def.Name].parts(op.Cost); {
 		case op.Verb == store.VerbReset:
 			n.reset(b, m)
 		case op.Verb == store.VerbRefund:
@@ -282,14 +263,18 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 			}
 			b.apart = true
 			b.loosen(n.w.now, m)
+			if b.level.at(n.time()) > 0 { // otherwise nothing is written
+				b.level.add(n.time(), -parts, nil, &row)
+			}
 		case op.Verb == store.VerbCharge:
 			b.apart = true
+			b.level.add(n.time(), parts, nil, &row)
 		case op.Took() > 0:
-			gr = n.granted(op, g, m, b)
-			n.checkHeld(op, b)
+			gr = n.granted(op, g, m, b, &row)
+			n.checkHeld(op, b.level)
 		}
 		if made != nil {
-			p := &part{grant: gr, limit: op.Def.Name, key: op.Key, cost: op.Cost}
+			p := &part{grant: gr, limit: op.Def.Name, key: op.Key, plan: was.asked.Plan, cost: op.Cost, free: gr == nil}
 			made.parts = append(made.parts, p)
 			b.parts = append(b.parts, p)
 		}
@@ -303,14 +288,14 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 // that had no other version when the message was sent.
 func (n *node) checkReturn(op *store.Op, asked *store.Definition, m *message, g *store.Group, b *book) {
 	n.w.refunded += op.Cost
-	if asked.Number != op.Def.Base().Number && m.sent > n.defined[op.Def.Name] {
+	if asked.Number != op.Def.Base().Number && m.sent > n.rates[op.Def.Name].defined {
 		n.w.fail("return", "process %d gives back %d of %s %q, which it took before the limit was changed", m.c.p.id, op.Cost, op.Def.Name, op.Key)
 	}
 	looked := m.caller(g).looked
 	if n.w.heldHot && looked == 0 {
 		n.w.fail("return", "process %d gives back %d of %s %q, and has not asked whether it is held", m.c.p.id, op.Cost, op.Def.Name, op.Key)
 	}
-	for _, h := range b.held {
+	for _, h := range b.level.held {
 		if h.made < looked && h.expires > n.time() {
 			n.w.fail("return", "process %d gives back %d of %s %q, although %d of it are held", m.c.p.id, op.Cost, op.Def.Name, op.Key, h.tokens)
 		}
@@ -329,24 +314,27 @@ func (n *node) checkReturn(op *store.Op, asked *store.Definition, m *message, g 
 	}
 }
 
-func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book) *grant {
+func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *store.State) *grant {
 	n.w.Taken += op.Granted
-	gr := &grant{k: b.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.c.p.id, sent: m.sentMono, made: n.w.now, waits: op.Delay, left: op.Granted, def: op.Def, lives: m.c.p.lives}
+	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.c.p.id, sent: m.sentMono, made: n.w.now, waits: op.Delay, left: op.Granted, def: op.Def, lives: m.c.p.lives}
 	if g.Hold != nil {
 		gr.expires = g.Hold.Expires
 	}
-	b.expire(n.time())
-	if gr.expires != 0 {
-		b.held = append(b.held, gr)
+	if g.Reserved {
+		gr.due = n.time() + g.Due()
 	}
-	if op.Delay > 0 {
+	if b.level.expire(n.time()); b.level.gaveBack || row.Version != b.number {
+		b.queue, b.level.gaveBack, b.number = 0, false, row.Version
+	}
+	if due := n.time() + op.Delay; op.Delay > 0 {
 		if g.ID == (store.Reservation{}) {
 			n.w.fail("reservation", "%s %q: a reservation that has to wait has no id", op.Def.Name, op.Key)
 		}
 		b.reserved = max(b.reserved, op.Granted)
-		if op.Def.Algorithm == store.TokenBucket {
-			gr.early = (gr.told-op.TS)*op.Def.Rate - (op.Used-op.Def.Rule.Cap)*1e6/op.Def.Rule.Unit
+		if due < b.queue && n.backs == 0 { // otherwise a hold that had expired before may be given back
+			n.w.fail("order", "%s %q: a reservation is due at %.6f s, before an earlier one that is due at %.6f s", op.Def.Name, op.Key, float64(due-epoch)/1e6, float64(b.queue-epoch)/1e6)
 		}
+		b.queue = due
 	}
 	m.got = append(m.got, gr)
 	if op.Def.Lease > 0 && !m.t.ask {
@@ -360,6 +348,16 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book) *grant
 	if op.Def.Name == "customer" {
 		b.flow = append(b.flow, gr)
 	}
+	b.level.add(n.time(), 0, gr, row)
+	if op.Delay > 0 {
+		if n.rates[op.Def.Name].period == 0 {
+			gr.early = (gr.told-op.TS)*op.Def.Rate - (op.Used-op.Def.Rule.Cap)*n.rates[op.Def.Name].parts(1)/op.Def.Rule.Unit
+		}
+		b.level.atMost, b.level.delayed = true, append(b.level.delayed, gr)
+		if g.Reserved && op.Def.Override == nil && op.Granted <= op.Def.Burst {
+			b.level.waits = append(b.level.waits, gr)
+		}
+	}
 	n.w.tracef("%v at %.6f s: %d of %s %q for process %d, from %.6f s on", n, float64(n.time()-epoch)/1e6, gr.tokens, op.Def.Name, op.Key, m.c.p.id, float64(gr.at-epoch)/1e6)
 	if !n.bounds[op.Def.Name].window {
 		gr.at += n.back
@@ -371,19 +369,47 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book) *grant
 func (n *node) reset(b *book, m *message) {
 	b.apart = true
 	b.loosen(n.w.now, m)
-	b.expire(n.time())
+	b.level.expire(n.time())
 	for _, p := range b.parts {
-		if p.grant == nil {
-			p.reset = true
-		} else if !p.ended { // before
-			p.reset, p.expires = true, 0
+		if p.grant != nil && p.ended { // before
+			p.unsure = p.ends > n.time() // true if the clock was set back since the end
+			continue
+		}
+		p.reset = true
+		if p.grant != nil {
+			p.due, p.expires = 0, 0
 		}
 	}
 	b.parts = b.parts[:0]
+	b.level.clear()
 }
 
-// cancelled records what a cancelled reservation gives back.
-func (n *node) cancelled(r *record, m *message) {
+// repeated checks the answer for a hold that was made before.
+func (n *node) repeated(g *store.Group, m *message) {
+	r := n.recordOf(g)
+	if r == nil || r.settled || r.backs == n.backs && r.expires <= n.time() {
+		n.w.fail("hold", "hold %s is a repeated one, but it is not held", g.Hold.ID)
+		return
+	}
+	for _, p := range r.parts {
+		if p.grant != nil {
+			m.got = append(m.got, p.grant)
+		}
+	}
+}
+
+func (n *node) cancelled(g *store.Group, m *message) {
+	r := n.recordOf(g)
+	switch {
+	case r == nil || r.cancelled:
+		n.w.fail("cancel", "a reservation is cancelled that was not made, or cancelled before")
+		return
+	case r.due <= n.time():
+		n.w.fail("cancel", "a reservation is cancelled that was due %d µs ago", n.time()-r.due)
+	case slices.ContainsFunc(r.parts, func(p *part) bool { return p.reset }):
+		n.w.fail("cancel", "a reservation is cancelled although a key of it was reset")
+	}
+	r.cancelled = true
 	for _, p := range r.parts {
 		if p.grant != nil {
 			p.giveBack(0)
@@ -393,29 +419,45 @@ func (n *node) cancelled(r *record, m *message) {
 	}
 }
 
-// extended records when a hold now expires.
-func (n *node) extended(r *record) {
-	r.expires = n.time() + r.ttl
-	for _, p := range r.parts {
-		if p.grant != nil && !p.reset && !p.ended { // one that has ended gave back, and the clock was set back since
-			p.expires = r.expires
-		}
+// settled checks the answer for a hold that was settled or extended.
+func (n *node) settled(g *store.Group, m *message) {
+	r, now := n.recordOf(g), n.time()
+	if r == nil {
+		n.w.fail("hold", "hold %s is settled, but it was not made", g.Hold.ID)
+		return
 	}
-}
-
-// settled records what a hold gives back that is settled to costs.
-func (n *node) settled(r *record, costs []int64, m *message) {
-	now := n.time()
+	if g.Hold.Verb == store.ExtendHold {
+		if r.settled || r.backs == n.backs && r.expires <= now {
+			n.w.fail("hold", "hold %s is extended, but it has ended", g.Hold.ID)
+		}
+		r.expires = now + r.ttl
+		for _, p := range r.parts {
+			if p.grant != nil && !p.reset {
+				p.extended(r.expires)
+			}
+		}
+		return
+	}
+	if g.Hold.Repeated != r.settled || r.settled && !slices.Equal(r.costs, g.Hold.Costs) {
+		n.w.fail("hold", "hold %s is settled to %v, and was settled to %v: repeated %v", g.Hold.ID, g.Hold.Costs, r.costs, g.Hold.Repeated)
+	}
+	if r.settled {
+		return
+	}
+	r.settled, r.costs = true, slices.Clone(g.Hold.Costs)
 	for i, p := range r.parts {
 		b := n.book(p.limit, p.key)
 		b.loosen(n.w.now, m)
-		if p.reset || p.grant == nil {
+		if p.reset || p.free {
 			continue
 		}
-		b.expire(now)
-		cost, counted := costs[min(i, len(costs)-1)], p.cost // the parts of a take have the same cost
-		if r.expires <= now {                                // the hold gave everything back then, and the cost is now a Charge
+		b.level.expire(now)
+		cost, counted := r.costs[min(i, len(r.costs)-1)], p.cost // the parts of a take have the same cost
+		if r.expires <= now {                                    // the hold gave everything back then, and the cost is now a Charge
 			counted = 0
+		}
+		if p.unsure || p.ended && r.expires > now { // the clock was set back since it ended
+			b.level.off = true
 		}
 		if n.counts(p.limit) { // a concurrency limit releases it whatever it cost
 			cost, counted = 0, 0
@@ -425,6 +467,62 @@ func (n *node) settled(r *record, costs []int64, m *message) {
 		if cost > counted || p.ended {
 			b.apart = true
 		}
+		plan := p.plan
+		if kind := b.level.over.at(now); kind != 0 {
+			plan = b.level.over.plan(kind)
+		}
+		if cost > counted && plan != unlimited {
+			row, _ := n.table.Row(p.limit, p.key)
+			b.level.add(now, n.rates[p.limit].parts(cost-counted), nil, &row)
+		}
+	}
+}
+
+// extended records that a hold was extended. If the hold had already given tokens back
+// and the store's clock was set back since, the number in use is unknown.
+func (g *grant) extended(expires int64) {
+	if g.ended {
+		g.ends = expires
+		g.node.book(g.k.limit, g.k.key).level.off = true
+		return
+	}
+	g.expires = expires
+}
+
+// checkError checks a group that could not be decided.
+func (n *node) checkError(g *store.Group) {
+	r, now := n.recordOf(g), n.time()
+	if r == nil || r.backs != n.backs {
+		return
+	}
+	reset := slices.ContainsFunc(r.parts, func(p *part) bool { return p.reset })
+	switch {
+	case g.Cancel && !r.cancelled && now < r.due && !reset:
+		n.w.fail("cancel", "a reservation that is due in %d µs cannot be cancelled: %v", r.due-now, g.Err)
+	case g.Settles() && g.Hold.Verb == store.SettleHold && errors.Is(g.Err, store.ErrUnknownHold),
+		g.Settles() && g.Hold.Verb == store.SettleHold && errors.Is(g.Err, store.ErrHoldConflict) && (!r.settled || slices.Equal(r.costs, g.Hold.Costs)):
+		n.w.fail("hold", "hold %s cannot be settled to %v: %v", g.Hold.ID, g.Hold.Costs, g.Err)
+	case g.Hold != nil && g.Hold.Verb != store.SettleHold && !r.settled && now < r.expires && !reset:
+		n.w.fail("hold", "hold %s, which expires in %d µs, can be neither repeated nor extended: %v", g.Hold.ID, r.expires-now, g.Err)
+	}
+}
+
+// checkDefinition checks that the override of the key decides until its end, or else
+// the definition that the caller named.
+func (n *node) checkDefinition(op *store.Op, was *look, b *book) {
+	t := n.time()
+	d, kind := op.Def, b.level.over.at(t)
+	o := b.level.over.of(kind)
+	n.layers(&b.level.over, o)
+	blocked := o != nil && o.block
+	switch {
+	case o == nil != (d.Override == nil) || o != nil && kind != d.Override.Kind(),
+		o != nil && !blocked && (o.plan != "" && d.Plan != o.plan || o.plan == "" && (d.Rate != o.rate || d.Burst != o.burst)):
+		n.w.fail("override", "%s of %s %q at %d: decided by %s, %d a period and burst %d, under %+v; want %s %+v", op.Verb, d.Name, op.Key, t, d.Plan, d.Rate, d.Burst, d.Override, kind, o)
+	case blocked && (d.Mode != store.Blocked || op.Allowed):
+		n.w.fail("block", "%s %d of %s %q at %d: decided by %s %v, although the key is blocked until %d", op.Verb, op.Cost, d.Name, op.Key, t, d.Mode, op.Allowed, o.until)
+	case o == nil && op.Verb != store.VerbCharge && d.Plan != was.asked.Plan:
+		n.w.fail("override", "%s of %s %q: decided by the plan %q; want %q", op.Verb, d.Name, op.Key, d.Plan, was.asked.Plan)
 	}
 }
 
@@ -451,7 +549,7 @@ func (n *node) checkRetry(op *store.Op, asked *store.Definition, g *store.Group)
 		if ends && want {
 			continue
 		}
-		if op.Bound && !n.counts(op.Def.Name) && (!want || op.Verb == store.VerbCheck && (n.backs > 0 || n.book(op.Def.Name, op.Key).reserved > 0)) {
+		if op.Bound && !n.counts(op.Def.Name) && (!want || op.Verb == store.VerbCheck && n.book(op.Def.Name, op.Key).level.atMost) {
 			continue
 		}
 		later := op.Retry - 1 + int64(i)
@@ -558,7 +656,7 @@ func (n *node) keys() []at { return slices.SortedFunc(maps.Keys(n.books), compar
 func (n *node) checkPromise() {
 	for _, k := range n.keys() {
 		b := n.books[k]
-		b.expire(n.time())
+		b.level.expire(n.time())
 		if len(b.uses) > 0 {
 			n.compare(k, n.bounds[k.limit], &book{}, inOrder(b.uses))
 			continue

@@ -12,7 +12,6 @@
 // lets the simulation start its goroutines and timers, and holds no lock while it waits.
 //
 // A history is a list of steps made from the seed: bursts of calls, and faults. Checks
-// examine the grants and every answer. Whether the store decides a single call right is
-// for lab/model. If a check fails, shrink drops steps of the history while the same check
-// still fails.
+// examine the grants, every answer, and the rows. If a check fails, Shrink drops steps
+// of the history while the same check still fails.
 package main

@@ -439,7 +439,8 @@ func (n *node) define(s *step) {
 			b.burst = b.rate
 		}
 		n.loosenAll()
-		n.defined[l.Name] = w.now
+		n.rates[l.Name].define(n.time(), l)
+		n.rates[l.Name].defined = w.now
 		for i, p := range w.procs {
 			if c := p.own; c.node == n {
 				w.after(int64(i+1)*s.gap, func() { p.deliver(func() { c.defs[d.Name] = d }) })

@@ -143,12 +143,12 @@ func (n *node) counts(limit string) bool { return n.bounds[limit].counts }
 
 // checkHeld checks, when a hold of a concurrency limit was allowed, that no more is held
 // now than the definition that allowed it says. checkHeld does not look at the row.
-func (n *node) checkHeld(op *store.Op, b *book) {
+func (n *node) checkHeld(op *store.Op, l *level) {
 	if !n.counts(op.Def.Name) || op.Def.Mode == store.Unlimited {
 		return
 	}
 	var held int64
-	for _, g := range b.held {
+	for _, g := range l.held {
 		held += g.tokens
 	}
 	if held > op.Def.Burst {

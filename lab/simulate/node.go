@@ -15,6 +15,7 @@ type node struct {
 	reg    store.Registry
 	limits []store.Limit
 	bounds map[string]*bound
+	rates  map[string]*rates
 	table  table
 	drift  int64 // parts per million by which the store's clock is fast
 	back   int64 // µs by which the clock was set back in total
@@ -22,7 +23,6 @@ type node struct {
 	stall  int64 // true time until which the store does nothing
 
 	books   map[at]*book
-	defined map[string]int64   // true time of a limit's last change
 	records map[string]*record // holds and reservations by their ids
 
 	refunds int64 // tokens of the limit "customer" that were given back
@@ -32,10 +32,10 @@ type node struct {
 type at struct{ limit, key string }
 
 func newNode(w *world, id int, drift int64, limits []store.Limit) *node {
-	n := &node{w: w, id: id, drift: drift, limits: limits, bounds: map[string]*bound{}, defined: map[string]int64{}, table: table{rows: map[at]row{}, pending: map[store.Reservation]store.Pending{}, holds: map[string]store.Hold{}}, books: map[at]*book{}, records: map[string]*record{}}
+	n := &node{w: w, id: id, drift: drift, limits: limits, bounds: map[string]*bound{}, rates: map[string]*rates{}, table: table{rows: map[at]row{}, pending: map[store.Reservation]store.Pending{}, holds: map[string]store.Hold{}}, books: map[at]*book{}, records: map[string]*record{}}
 	for _, l := range slices.Backward(limits) { // a parent comes after its child in limits
 		b := *w.bounds[l.Name]
-		n.bounds[l.Name] = &b
+		n.bounds[l.Name], n.rates[l.Name] = &b, newRates(&l)
 		if _, err := n.reg.Define(epoch, l, store.OwnerCode); err != nil {
 			panic(err)
 		}
@@ -155,6 +155,7 @@ func (n *node) decide(g *store.Group, from *message) {
 	before := n.looks(g)
 	if g.Err = g.DecideIn(&n.table, &n.reg, n.time()); g.Err != nil {
 		n.table.rollback()
+		n.checkError(g)
 		return
 	}
 	n.checkDecision(g, from, before)
@@ -176,22 +177,35 @@ func (n *node) override(s *step) {
 		}
 	}
 	n.table.begin()
-	was := n.look(at{s.limit, s.key}, nil)
-	var ended *store.Override
 	var err error
 	if o != nil {
 		_, err = d.SetOverrideIn(&n.table, s.key, *o, n.time())
 	} else {
-		ended, err = d.EndOverrideIn(&n.table, s.key, store.AnyOverride, n.time())
+		_, err = d.EndOverrideIn(&n.table, s.key, store.AnyOverride, n.time())
 	}
 	if err != nil {
 		n.w.fail("override", "%s %q: %v", s.limit, s.key, err)
 	}
 	b := n.book(s.limit, s.key)
 	b.loosen(n.w.now, nil)
-	n.converted(&was, nil)
-	if ended != nil && ended.Kind() == store.AutomaticOverride {
-		n.w.Seen["a block is ended by hand"]++
+	n.follow(at{s.limit, s.key})
+	n.checkLevel(at{s.limit, s.key}, "an override") // the level was computed under the old override
+	over := &b.level.over
+	if was := over.temporary; was != nil && was.until <= n.time() {
+		over.temporary = nil // the temporary override has ended
+	}
+	switch {
+	case o == nil && over.temporary != nil:
+		if over.temporary.block {
+			n.w.Seen["a block is ended by hand"]++
+		}
+		over.temporary = nil
+	case o == nil:
+		over.standing = nil
+	case o.Until != 0:
+		over.temporary = &overridden{plan: o.Plan, rate: o.Rate, burst: o.Burst, until: o.Until}
+	default:
+		over.standing = &overridden{plan: o.Plan, rate: o.Rate, burst: o.Burst}
 	}
 	if o != nil && o.Plan == "" {
 		b := n.bounds[s.limit]
@@ -199,11 +213,36 @@ func (n *node) override(s *step) {
 	}
 }
 
+// follow adjusts the level of a key to its row, which may have been written.
+func (n *node) follow(k at) {
+	l := n.book(k.limit, k.key).level
+	row, _ := n.table.Row(k.limit, k.key)
+	if l.rates.first { // the time of such a row is when its window began
+		if row.Version != 0 && row.Version != l.number {
+			l.addAt(l.instant(n.time()), 0, nil, &row)
+		}
+		return
+	}
+	if row.Version != 0 && (row.TS != l.ts || row.Version != l.number) {
+		l.addAt(max(l.ts, min(row.TS, l.instant(n.time()))), 0, nil, &row) // the row may have been brought up to an earlier time only
+	}
+}
+
 // setBack sets the clock back. Holds and overrides that had ended by then may not have
 // been given back or deleted yet.
 func (n *node) setBack(d int64) {
-	for _, b := range n.books {
-		b.expire(n.time())
+	for k, b := range n.books {
+		l := b.level
+		l.expire(n.time())
+		l.waits = nil
+		row, _ := n.table.Row(k.limit, k.key)
+		records, _ := n.table.Records(k.limit, k.key)
+		l.atMost = l.atMost || slices.ContainsFunc(records, func(r store.Record) bool { return r.Hold != "" })
+		if row.Override == nil {
+			l.over = overrides{}
+		} else if row.Override.Until == 0 {
+			l.over.temporary = nil
+		}
 	}
 	n.back += d
 	n.backs++
@@ -213,10 +252,10 @@ func (n *node) setBack(d int64) {
 func (n *node) sweep() {
 	for _, k := range slices.SortedFunc(maps.Keys(n.table.rows), compare) {
 		n.table.begin()
-		was := n.look(k, nil)
 		if _, err := store.SweepRow(&n.table, &n.reg, k.limit, k.key, n.time()); err != nil {
 			n.w.fail("sweep", "%s %q: %v", k.limit, k.key, err)
 		}
-		n.converted(&was, nil)
+		n.follow(k)
+		n.checkLevel(k, "a sweep")
 	}
 }

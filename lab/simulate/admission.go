@@ -1,0 +1,59 @@
+package main
+
+import "github.com/dipwell/dipwell/store"
+
+// checkAdmission checks an op that the store has just decided against the level of its key
+// (the tokens in use): what was allowed must have been free, its floor included, and what was
+// refused must not have been. checkAdmission is called before the op is added to the level.
+func (n *node) checkAdmission(op *store.Op, g *store.Group, b *book) {
+	d, l := op.Def, b.level
+	if l.off || d.Mode != store.Enforce && d.Mode != store.Enforced || op.Verb > store.VerbReserve {
+		return
+	}
+	now := n.time()
+	l.expire(now)
+	t := l.instant(now)
+	if n.backs > 0 { // the row may have been converted as of a later time
+		t = max(t, op.TS)
+	}
+	one := l.rates.parts(1)
+	most, used := most(op)*one, l.usedAt(t)
+	needs := (op.Cost + op.Floor) * one
+	more := needs // what the smallest refused amount needs
+	switch {
+	case op.Verb == store.VerbTakeUpTo && !op.Allowed:
+		more = one
+	case op.Verb == store.VerbTakeUpTo:
+		needs, more = op.Granted*one, op.Granted*one+one
+	}
+	if op.Allowed && g.Allowed && used+needs > most {
+		n.w.fail("admission", "%s %d of %s %q, with a floor of %d: allowed, although %d parts are in use; at most %d may be", op.Verb, op.Cost, d.Name, op.Key, op.Floor, used, most)
+	}
+	partly := op.Verb == store.VerbTakeUpTo && op.Granted < op.Cost && op.Takes == 0 && len(g.Ops) == 1
+	if (!op.Allowed && !op.Bounded || g.Allowed && partly) && !l.atMost && used+l.slack(t)+more <= most {
+		n.w.fail("admission", "%s %d of %s %q, with a floor of %d: refused, or too few, although only %d parts are in use; %d may be", op.Verb, op.Cost, d.Name, op.Key, op.Floor, used, most)
+	}
+}
+
+// most returns how many tokens of a key may be in use after an op. A leased limit
+// has fewer than its burst by what comes back in a lease, measured by a fast clock.
+func most(op *store.Op) int64 {
+	d := op.Def
+	burst := d.Burst
+	if d.Lease > 0 {
+		burst -= (d.Rate*d.Lease.Microseconds()*1002 + d.Period.Microseconds()*1000 - 1) / (d.Period.Microseconds() * 1000)
+	}
+	if op.Verb == store.VerbReserve {
+		burst += d.Rule.Debt / d.Rule.Unit
+	}
+	return burst
+}
+
+// slack returns how many parts more than the level a row may have in use, because it was
+// rounded when it was converted, or will be until t.
+func (l *level) slack(t int64) int64 {
+	if _, u := l.drain(l.under, l.ts, t); u == l.under {
+		return l.rounding
+	}
+	return l.rounding + 1000*int64(1+len(l.rates.versions)-l.under.version)
+}
