@@ -3,48 +3,54 @@ package dipwell
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/dipwell/dipwell/store"
 )
 
-// differing has, by the name of a limit, the limit of a call site (TakeWith) that was last
-// compared with the one in force, so that a program which repeats a call compares once. There
-// are as many as limits that this program has had.
+// differing remembers limits of call sites (TakeWith) that differ from the limit in
+// force, so that each is compared once and logged once.
 type differing struct {
+	recent [16]atomic.Pointer[callSite] // a direct-mapped cache, so that its size is fixed
+
 	mu     sync.Mutex
-	byName sync.Map // *callSite
+	logged map[string]bool // the names of limits that were logged
 }
 
 type callSite struct {
-	def    *store.Definition
-	limit  Limit
-	logged bool // a difference of the name was logged
+	def   *store.Definition
+	limit Limit
 }
 
-// compare logs the first setting of limit that differs from def, once for each name. An
-// invalid limit is an error.
+const maxLogged = 1024 // bounds the names of limits whose differences are logged
+
+// compare logs the first setting of limit that differs from def. An invalid limit is an error.
 func (c *differing) compare(def *store.Definition, limit *Limit) error {
-	last := c.last(def.Name)
-	if last.def == def && last.limit == *limit {
+	at := len(def.Name) + int(def.Name[0]) + 3*int(def.Name[len(def.Name)-1]) + 5*int(limit.Rate) + 7*int(limit.Burst)
+	cell := &c.recent[uint(at)%uint(len(c.recent))]
+	if last := cell.Load(); last != nil && last.def == def && last.limit == *limit {
 		return nil
 	}
 	if _, err := store.NewDefinition(*limit); err != nil {
 		return err
 	}
-	err := def.Differs(*limit)
-	c.mu.Lock()
-	logged := c.last(def.Name).logged
-	c.byName.Store(def.Name, &callSite{def, *limit, logged || err != nil})
-	c.mu.Unlock()
-	if err != nil && !logged { // not locked, because what logs may take too
+	if err := def.Differs(*limit); err != nil && c.first(def.Name) {
 		slog.Warn("dipwell: a limit is defined otherwise where it is used; the limit in force decides", "difference", err.Error())
 	}
+	cell.Store(&callSite{def, *limit})
 	return nil
 }
 
-func (c *differing) last(name string) *callSite {
-	if last, ok := c.byName.Load(name); ok {
-		return last.(*callSite)
+// first reports whether it is called with a name for the first time.
+func (c *differing) first(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.logged[name] || len(c.logged) >= maxLogged {
+		return false
 	}
-	return new(callSite)
+	if c.logged == nil {
+		c.logged = map[string]bool{}
+	}
+	c.logged[name] = true
+	return true
 }
