@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -75,6 +76,7 @@ type client struct {
 	// By target and method, the time before which no call is sent. A forgotten entry costs at
 	// most one refused call.
 	blocks bounded.Map[[2]string, time.Time]
+	learns sync.Mutex // held while a time is compared and replaced
 }
 
 // NewClient returns interceptors, as options of grpc.NewClient, that limit the calls that
@@ -209,6 +211,8 @@ func (c *client) learn(target, method string, err error) (wait time.Duration, to
 	wait, told = RetryInfo(err)
 	if told {
 		wait = min(wait, maxBlock)
+		c.learns.Lock()
+		defer c.learns.Unlock()
 		k, until := [2]string{target, method}, time.Now().Add(wait)
 		if old, _ := c.blocks.Get(k); until.After(old) {
 			c.blocks.Put(k, until)

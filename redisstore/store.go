@@ -236,7 +236,8 @@ func (s *Store) now(ctx context.Context) (int64, error) {
 }
 
 // Abilities returns what the store can do besides Apply. Nothing needs a sweep, because all
-// keys but those of limits and overrides expire. All lanes are the store itself: its client has a pool.
+// keys but those of limits and overrides expire. All lanes are the store itself: its client
+// has a pool.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s.cat, Keys: s.keys, Now: s.now, Ready: s.ready, Metrics: s.metrics,

@@ -173,8 +173,8 @@ func (s *Fallback) remember(g *store.Group, sent int64) {
 		if op.Def.Mode <= store.Shadow {
 			s.learnOffset(op.DecidedAt(), sent, s.clock())
 		}
-		// Put would install a new limit of a dropped one's name, whose overrides follow would
-		// then take for those of the new one.
+		// Put installs the limit of the answer. If the limit in memory is an earlier one of the
+		// same name, its records must be forgotten first.
 		base := op.Def.Base()
 		if here := s.local.Registry().Lookup(base.Name); here != nil && !knows(base, version{here.Number, here.Since}) && s.learnLimit(base.Name) != nil {
 			continue

@@ -11,7 +11,7 @@ type Hour struct {
 	Hour    time.Time `json:"hour"` // beginning of the hour, on the clock of the process
 	Busiest Top       `json:"busiest"`
 	Refused Top       `json:"refused"`
-	// Counts are the decisions by limit: all of a minute; of an hour [calls, refused].
+	// Counts are the decisions of each limit. For an hour these are [calls, refused] by name.
 	Counts json.RawMessage `json:"counts,omitempty"`
 }
 

@@ -68,8 +68,9 @@ const (
 	topQueries = 64
 )
 
-// topAnswers are shared by all who ask the same within topShared or hourShared, so that many viewers cost
-// little more than one: listing keys locks out decisions, and hours are read from the store.
+// topAnswers are shared by all who ask the same within topShared or hourShared, so that many
+// viewers cost little more than one: listing keys locks out decisions, and hours are read from
+// the store.
 type topAnswers struct {
 	mu sync.Mutex
 	of map[topQuery]*sharedAnswer

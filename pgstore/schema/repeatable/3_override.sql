@@ -1,7 +1,7 @@
 
 -- == Plans, and overrides of keys
 
--- A plan as in limits.plans, of its settings in JSON; a text is its mode.
+-- A plan as limits.plans has it, from its settings in JSON; a string is its mode.
 create function dipwell_internal.read_plan(limit_name text, plan text, settings jsonb) returns text language plpgsql immutable as $$
 declare
     s jsonb := jsonb_strip_nulls(case jsonb_typeof(settings) when 'string' then jsonb_build_object('mode', settings) else settings end);
