@@ -234,7 +234,7 @@ func (b *bench) fromDisk() {
 			if c.bare != nil {
 				cs = append(cs, &contender{name: upsert, take: c.bare})
 			}
-			b.turns(fmt.Sprintf("%s, %d goroutines", c.title, goroutines), cs, goroutines, c.keys)
+			b.turns(c.title+", "+report.Goroutines(goroutines), cs, goroutines, c.keys)
 		}
 	}
 }

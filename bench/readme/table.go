@@ -42,10 +42,10 @@ var quotes = []quote{
 	{what: "PostgreSQL, windows of an hour", tables: "unlogged", file: "postgres/windows.md", sections: at1to32("unlogged"), column: "Limiter.Take, window ÷ it", spent: spent, rows: []string{"bare counter upsert a window"}},
 	{what: "PostgreSQL, two limits in one call", tables: "logged", file: "postgres/groups.md", sections: at1to32("logged"), column: "TakeAll of 2 ÷ it", spent: spent, rows: []string{"by hand, 2 counters in one trip"}},
 	{what: "PostgreSQL, two limits in one call", tables: "unlogged", file: "postgres/groups.md", sections: at1to32("unlogged"), column: "TakeAll of 2 ÷ it", spent: spent, rows: []string{"by hand, 2 counters in one trip"}},
-	{what: "Redis, single calls, 1 to 256 goroutines", file: "redis.md", sections: []string{"10,000 keys, 1 goroutines", "10,000 keys, 64 goroutines", "10,000 keys, 256 goroutines"}, column: "× redis_rate", rows: []string{"dipwell on Redis"}, against: rival},
-	{readme: "on Redis, calls sent together", what: "Redis, coalesced", file: "redis.md", sections: []string{"10,000 keys, 1 goroutines", "10,000 keys, 64 goroutines", "10,000 keys, 256 goroutines", "One hot key, 256 goroutines"}, column: "× redis_rate", rows: []string{"dipwell on Redis, coalesced"}, against: rival},
+	{what: "Redis, single calls, 1 to 256 goroutines", file: "redis.md", sections: []string{"10,000 keys, 1 goroutine", "10,000 keys, 64 goroutines", "10,000 keys, 256 goroutines"}, column: "× redis_rate", rows: []string{"dipwell on Redis"}, against: rival},
+	{readme: "on Redis, calls sent together", what: "Redis, coalesced", file: "redis.md", sections: []string{"10,000 keys, 1 goroutine", "10,000 keys, 64 goroutines", "10,000 keys, 256 goroutines", "One hot key, 256 goroutines"}, column: "× redis_rate", rows: []string{"dipwell on Redis, coalesced"}, against: rival},
 
-	{what: "a file, `durability=each`, 1 goroutine", file: "file.md", sections: []string{"2,000 busy keys, 1 goroutines", "keys seen for the first time, 1 goroutines", "90 % of the calls refused, 1 goroutines"}, column: "filestore ÷ it"},
+	{what: "a file, `durability=each`, 1 goroutine", file: "file.md", sections: []string{"2,000 busy keys, 1 goroutine", "keys seen for the first time, 1 goroutine", "90 % of the calls refused, 1 goroutine"}, column: "filestore ÷ it"},
 	{what: "a file, `durability=each`, 512 goroutines", file: "file.md", sections: []string{"2,000 busy keys, 512 goroutines", "keys seen for the first time, 512 goroutines", "90 % of the calls refused, 512 goroutines"}, column: "filestore ÷ it"},
 
 	{readme: "behind Envoy, on Redis", what: "Envoy's gRPC, on Redis", file: "rls.md", sections: rlsLoads, column: "× envoyproxy/ratelimit", rows: []string{"dipwell, Redis"}, against: "envoyproxy/ratelimit on Redis"},

@@ -72,7 +72,7 @@ func scenarios() (all []scenario) {
 	everyContender := []string{rivalName, singleName, coalescedName, postgresName}
 	for _, n := range []int{1, 64, 256} {
 		s := scenario{
-			title: fmt.Sprintf("10,000 keys, %d goroutines", n), clients: n, keys: numKeys,
+			title: "10,000 keys, " + report.Goroutines(n), clients: n, keys: numKeys,
 			names:   everyContender,
 			targets: []target{{singleName, rivalName, 1}},
 		}

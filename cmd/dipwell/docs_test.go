@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -142,6 +143,82 @@ func documented(t *testing.T, p *process, dir, line string) bool {
 		t.Errorf("%s: %v\n%s", line, err, out)
 	}
 	return true
+}
+
+var (
+	// sentence matches a command in a sentence: dipwell with its words and flags, a target of
+	// make, or a script.
+	sentence = regexp.MustCompile("`(?:\\$ )?(?:go run \\./cmd/)?((?:dipwell|make) [^`]+|scripts/[^`]+)`")
+	makes    = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)
+)
+
+// TestDocSentences checks the commands in the sentences of README.md, CONTRIBUTING.md and
+// docs/: that dipwell has the command and its flags, and make and scripts/ what they name.
+func TestDocSentences(t *testing.T) {
+	makefile, err := os.ReadFile("../../Makefile")
+	must(t, err)
+	var targets []string
+	for _, m := range makes.FindAllSubmatch(makefile, -1) {
+		targets = append(targets, string(m[1]))
+	}
+	pages := []string{"../../README.md", "../../CONTRIBUTING.md"}
+	must(t, filepath.WalkDir("../../docs", func(name string, _ os.DirEntry, err error) error {
+		if filepath.Ext(name) == ".md" {
+			pages = append(pages, name)
+		}
+		return err
+	}))
+	found := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		must(t, err)
+		for _, m := range sentence.FindAllStringSubmatch(string(text), -1) {
+			found++
+			words := strings.Fields(strings.ReplaceAll(m[1], "\\", ""))
+			switch {
+			case words[0] == "dipwell" && (words[1] == "…" || words[1] == "v0.2.0"): // any command; the title of a release
+			case strings.HasPrefix(words[0], "scripts/"):
+				if _, err := os.Stat("../../" + words[0]); err != nil {
+					t.Errorf("%s: %s: %v", page, m[1], err)
+				}
+			case words[0] == "make":
+				for _, w := range words[1:] {
+					if !strings.Contains(w, "=") && !slices.Contains(targets, w) {
+						t.Errorf("%s: %s: the Makefile has no %s", page, m[1], w)
+					}
+				}
+			default:
+				checkSentence(t, page, words[1:])
+			}
+		}
+	}
+	if found < 60 {
+		t.Errorf("only %d commands were found", found)
+	}
+}
+
+// checkSentence checks a command of dipwell by its help.
+func checkSentence(t *testing.T, page string, words []string) {
+	t.Helper()
+	var command, flags []string
+	for i, w := range words {
+		switch flag, _, _ := strings.Cut(strings.Trim(w, "[]()…,"), "="); {
+		case strings.HasPrefix(flag, "--"):
+			flags = append(flags, flag)
+		case len(command) == i && (i == 0 || i == 1 && slices.Contains([]string{"migrate", "config", "override"}, command[0])) && flag != "":
+			first, _, _ := strings.Cut(w, "|")
+			command = append(command, first)
+		}
+	}
+	var out, errs strings.Builder
+	if code := run(t.Context(), append(command, "--help"), strings.NewReader(""), &out, &errs); code != 0 {
+		t.Errorf("%s: dipwell %s: %s", page, strings.Join(words, " "), errs.String())
+	}
+	for _, flag := range flags {
+		if flag != "--version" && !regexp.MustCompile(flag+`\b`).MatchString(out.String()) {
+			t.Errorf("%s: dipwell %s: the help has no %s", page, strings.Join(words, " "), flag)
+		}
+	}
 }
 
 var (

@@ -34,6 +34,14 @@ func Header(w io.Writer, title, command string) {
 	fmt.Fprint(w, "Contenders take turns in one run; each figure is the median of its rounds. Ratios travel between machines, absolute figures do not.\n\n")
 }
 
+// Goroutines returns a number of goroutines for a title.
+func Goroutines(n int) string {
+	if n == 1 {
+		return "1 goroutine"
+	}
+	return fmt.Sprint(n, " goroutines")
+}
+
 // Table writes rows under a head, in Markdown.
 func Table(w io.Writer, head []string, rows [][]string) {
 	fmt.Fprintf(w, "| %s |\n|%s\n", strings.Join(head, " | "), strings.Repeat(" --- |", len(head)))
