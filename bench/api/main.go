@@ -92,11 +92,14 @@ func (b *bench) dipwell() func(store string) *contender {
 	b.closers = append(b.closers, func() { os.RemoveAll(dir) })
 	b.bin = filepath.Join(dir, "dipwell")
 	command("..", "go", "build", "-o", b.bin, "./cmd/dipwell")
-	limits := []string{"--limit", "api=100/1s,burst=1000000000", "--limit", "drained=1/1d,burst=1"}
-	return func(store string) *contender {
-		addr := freeAddr()
-		return b.serve("dipwell serve, POST /v1/take", addr, b.bin, append([]string{"serve", "--listen", addr, "--store", store}, limits...)...)
-	}
+	return func(store string) *contender { return b.serveLimits(store) }
+}
+
+// serveLimits starts the program on a store, with two limits and more.
+func (b *bench) serveLimits(store string, more ...string) *contender {
+	addr := freeAddr()
+	args := []string{"serve", "--listen", addr, "--store", store, "--limit", "api=100/1s,burst=1000000000", "--limit", "drained=1/1d,burst=1"}
+	return b.serve("dipwell serve, POST /v1/take", addr, b.bin, append(args, more...)...)
 }
 
 func (b *bench) run() {

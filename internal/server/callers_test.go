@@ -50,7 +50,7 @@ var callsOf = map[string]string{
 	"POST /v1/take": users, "POST /v1/check": users, "POST /v1/take_up_to": users, "POST /v1/reserve": users, "POST /v1/charge": users,
 	"POST /v1/cancel": users, "POST /v1/wait": users, "POST /v1/ready": users, "POST /v1/hold": users, "POST /v1/settle": users,
 	"POST /v1/extend": users, "POST /v1/observe": users,
-	"GET /v1/keys":   readers,
+	"GET /v1/keys": readers, "GET /v1/overrides": readers,
 	"GET /v1/limits": readers, "GET /v1/limits/{name}": readers, "GET /v1/limits/{name}/keys": readers, "GET /v1/limits/{name}/holds": readers, "GET /v1/limits/{name}/usage": readers,
 	"GET /v1/limits/{name}/overrides": readers, "GET /v1/audit": readers, "GET /v1/top": readers,
 	"POST /v1/refund": supporter, "POST /v1/reset": supporter, "PUT /v1/limits/{name}/overrides": supporter, "DELETE /v1/limits/{name}/overrides": supporter,

@@ -37,23 +37,24 @@ func (a *api) everyLimit(w http.ResponseWriter, r *http.Request, q *query) error
 	return a.answerKey(w, r, q)
 }
 
-// eachLimit calls f for limits that have keys and whose name follows after, in order, until f
-// returns false or limitsOfKey limits were looked at. eachLimit returns the name of the last
-// limit, or "" if no other is left.
-func (a *api) eachLimit(ctx context.Context, after string, f func(def *store.Definition) (more bool, err error)) (next string, err error) {
-	defs := slices.DeleteFunc(a.limiter.Limits(), func(d *store.Definition) bool {
-		return d.Shared || d.Name <= after || callerOf(ctx).mayName("", d.Name) != nil
-	})
+// eachLimit calls f for the first most limits of a list, until f returns false. eachLimit
+// returns the name of the last limit, or "" if no other is left.
+func eachLimit(defs []*store.Definition, most int, f func(def *store.Definition) (more bool, err error)) (next string, err error) {
 	for i, def := range defs {
 		more, err := f(def)
 		if err != nil && !errors.Is(err, dipwell.ErrUnknownLimit) { // the limit was dropped meanwhile
 			return "", err
 		}
-		if (!more || i+1 == limitsOfKey) && i+1 < len(defs) {
+		if (!more || i+1 == most) && i+1 < len(defs) {
 			return def.Name, nil
 		}
 	}
 	return "", nil
+}
+
+// keyed returns limits that have keys and whose name follows after, in order.
+func (a *api) keyed(ctx context.Context, after string) []*store.Definition {
+	return slices.DeleteFunc(a.limitsOf(ctx), func(d *store.Definition) bool { return d.Shared || d.Name <= after })
 }
 
 // answerKey answers with the limits that know a key: its bucket is not full, or it has an
@@ -62,7 +63,7 @@ func (a *api) eachLimit(ctx context.Context, after string, f func(def *store.Def
 func (a *api) answerKey(w http.ResponseWriter, r *http.Request, q *query) error {
 	limits := []json.RawMessage{}
 	size := 0
-	next, err := a.eachLimit(r.Context(), q.after, func(def *store.Definition) (bool, error) {
+	next, err := eachLimit(a.keyed(r.Context(), q.after), limitsOfKey, func(def *store.Definition) (bool, error) {
 		l, err := a.look(r.Context(), def, q.key, lastCost)
 		if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "key" { // keys of this limit are other paths
 			return true, nil
@@ -85,7 +86,7 @@ type knownKey struct {
 
 func (a *api) answerPrefix(w http.ResponseWriter, r *http.Request, q *query) error {
 	found, unlisted, more := map[string][]string{}, []string{}, false
-	next, err := a.eachLimit(r.Context(), q.after, func(def *store.Definition) (bool, error) {
+	next, err := eachLimit(a.keyed(r.Context(), q.after), limitsOfKey, func(def *store.Definition) (bool, error) {
 		names, err := a.keysOf(r.Context(), def, q)
 		if errors.Is(err, store.ErrNotSupported) {
 			unlisted, err = append(unlisted, def.Name), nil

@@ -1,12 +1,14 @@
 package server_test
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
@@ -177,4 +179,45 @@ func TestEveryLimitBadInput(t *testing.T) {
 	}
 	w.down.Store(true)
 	w.want(w.do("GET", "/v1/keys?key=k", "", all), 503)
+}
+
+// GET /v1/overrides counts the overrides of each limit, and has those that end first. It is
+// shared until one is set, and a caller sees its own limits alone.
+func TestEveryOverride(t *testing.T) {
+	w := newFixture(t, server.Config{Callers: []server.Caller{{Name: "all", Role: server.Admin, Token: sha256.Sum256([]byte("all"))},
+		{Name: "one", Role: server.Read, Token: sha256.Sum256([]byte("one")), Limits: []string{"b"}}}}, local)
+	w.define("a=5/1d,plans=pro:rate=600|banned:mode=blocked", "b=5/1d,block=1h", "c=5/1d")
+	at := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	for _, o := range []string{
+		`a {"key":"x","plan":"pro"}`, `a {"key":"x","rate":9,"until":"` + at.Add(time.Minute).Format(time.RFC3339) + `","note":"later"}`,
+		`a {"key":"y","plan":"banned"}`, `b {"key":"x","rate":7,"until":"` + at.Format(time.RFC3339) + `"}`,
+	} {
+		limit, body, _ := strings.Cut(o, " ")
+		w.want(w.do("PUT", "/v1/limits/"+limit+"/overrides", body, "Content-Type: application/json", "Authorization: Bearer all"), 200)
+	}
+	for range 6 {
+		w.do("POST", "/v1/take", "limit=b&key=z", "Authorization: Bearer all")
+	}
+	ask := func(query, token string) string {
+		rec := w.do("GET", "/v1/overrides"+query, "", "Authorization: Bearer "+token)
+		w.want(rec, 200)
+		description().conforms(t, rec.Body.Bytes(), "components", "schemas", "OverridesOfLimits")
+		return rec.Body.String()
+	}
+	later := `{"limit":"a","key":"x","rate":9,"until":"` + at.Add(time.Minute).Format(time.RFC3339) + `","note":"later","kind":"temporary","under":{"limit":"a","key":"x","plan":"pro","until":null,"kind":"standing"}}`
+	first := `{"limit":"b","key":"x","rate":7,"until":"` + at.Format(time.RFC3339) + `","kind":"temporary"}`
+	ofB := `{"limit":"b","overrides":1,"blocked":1}`
+	for got, want := range map[string]string{
+		ask("", "all"):     `{"limits":[{"limit":"a","overrides":1,"blocked":1},` + ofB + `],"ends":[` + first + `,` + later + `],"next":null}`,
+		ask("?n=1", "all"): `{"limits":[{"limit":"a","overrides":1,"blocked":1},` + ofB + `],"ends":[` + first + `],"next":null}`,
+		ask("", "one"):     `{"limits":[` + ofB + `],"ends":[` + first + `],"next":null}`,
+	} {
+		if strings.TrimSpace(got) != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
+	w.want(w.do("DELETE", "/v1/limits/b/overrides?key=x", "", "Authorization: Bearer all"), 204)
+	if got := ask("?n=1", "all"); !strings.Contains(got, "later") {
+		t.Errorf("after one has ended: %s", got)
+	}
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,13 +25,18 @@ import (
 // listLimits answers GET /v1/limits with a page of definitions in order of name.
 func (a *api) listLimits(w http.ResponseWriter, r *http.Request, q *query) error {
 	n := cmp.Or(q.n, pageSize)
-	defs := slices.DeleteFunc(a.limiter.Limits(), func(d *store.Definition) bool { return callerOf(r.Context()).mayName("", d.Name) != nil })
+	defs := a.limitsOf(r.Context())
 	from, _ := slices.BinarySearchFunc(defs, q.after+"\x00", func(d *store.Definition, name string) int { return strings.Compare(d.Name, name) })
 	page, last := []json.RawMessage{}, ""
 	for _, def := range defs[from:min(from+n, len(defs))] {
 		page, last = append(page, a.limitJSON(def)), def.Name
 	}
 	return writePage(w, "limits", page, from+n < len(defs), last)
+}
+
+// limitsOf returns the limits that the caller may name, in order of name.
+func (a *api) limitsOf(ctx context.Context) []*store.Definition {
+	return slices.DeleteFunc(a.limiter.Limits(), func(d *store.Definition) bool { return callerOf(ctx).mayName("", d.Name) != nil })
 }
 
 func (a *api) getLimit(w http.ResponseWriter, r *http.Request, _ *query) error {

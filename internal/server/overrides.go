@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,6 +46,73 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request, q *query) error 
 		last = list[i].Key
 	}
 	return writePage(w, "overrides", page, len(list) == n, last)
+}
+
+// Bounds of the answer of GET /v1/overrides.
+const (
+	overridesLimits = 1000 // limits that are looked at
+	overridesKeys   = 200  // keys with overrides that are looked at, of each limit
+)
+
+// LimitOverrides is how many keys of a limit have overrides, and are blocked.
+type LimitOverrides struct {
+	Limit     string `json:"limit"`
+	Overrides int    `json:"overrides"` // those that do not block
+	Blocked   int    `json:"blocked"`
+	More      bool   `json:"more,omitempty"` // whether there may be others
+}
+
+// overridesOfLimits is the answer of GET /v1/overrides.
+type overridesOfLimits struct {
+	Limits []LimitOverrides `json:"limits"`
+	Ends   []Override       `json:"ends"`
+	Next   Nullable         `json:"next"` // last limit that was looked at, if there are more
+}
+
+// everyOverride answers GET /v1/overrides: how many overrides each limit has, and the temporary
+// ones that end first.
+func (a *api) everyOverride(w http.ResponseWriter, r *http.Request, q *query) error {
+	asked := topQuery{n: cmp.Or(q.n, topKeys), overrides: strconv.FormatUint(a.tops.changes.Load(), 10)}
+	if c := callerOf(r.Context()); c != nil && c.Limits != nil {
+		asked.overrides += " " + strings.Join(c.Limits, " ")
+	}
+	answer, err := a.tops.get(r.Context(), asked, func() (any, error) {
+		out := overridesOfLimits{Limits: []LimitOverrides{}, Ends: []Override{}}
+		next, err := eachLimit(a.limitsOf(r.Context()), overridesLimits, func(def *store.Definition) (bool, error) { return true, out.add(r.Context(), a.limiter, def) })
+		slices.SortFunc(out.Ends, func(a, b Override) int { return a.Until.Compare(*b.Until) })
+		out.Ends, out.Next = out.Ends[:min(asked.n, len(out.Ends))], Nullable(next)
+		return out, err
+	})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, answer)
+}
+
+// add adds the overrides of a limit.
+func (all *overridesOfLimits) add(ctx context.Context, limiter *dipwell.Limiter, def *store.Definition) error {
+	list, err := limiter.Overrides(ctx, def.Name, "", "", overridesKeys)
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	one, blocks := LimitOverrides{Limit: def.Name, More: len(list) == overridesKeys}, map[string]bool{}
+	for _, p := range def.Plans.All() {
+		blocks[p.Name] = p.Mode == store.Blocked
+	}
+	for i := range list {
+		if o := &list[i]; blocks[o.Plan] || o.Kind() == store.AutomaticOverride {
+			one.Blocked++
+		} else {
+			one.Overrides++
+		}
+		for o := &list[i]; o != nil; o = o.Under {
+			if o.Kind() == store.TemporaryOverride {
+				all.Ends = append(all.Ends, jsonOverride(def.Name, o))
+			}
+		}
+	}
+	all.Limits = append(all.Limits, one)
+	return nil
 }
 
 // allListed returns those of an override and the one under it that belong in a list of this
@@ -97,6 +165,7 @@ func (a *api) putOverride(w http.ResponseWriter, r *http.Request, x *exchange) e
 	if err != nil {
 		return unchanged(name, err)
 	}
+	a.tops.changes.Add(1)
 	a.record(r, store.AuditEntry{Action: didOverride, Limit: name, Key: o.Key, What: describe(&o), Note: o.Note})
 	return answerJSON(w, jsonOverride(name, &o), nil)
 }
@@ -162,6 +231,7 @@ func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request, q *query) e
 	if err != nil {
 		return unchanged(name, err)
 	}
+	a.tops.changes.Add(1)
 	a.record(r, store.AuditEntry{Action: didEndOverride, Limit: name, Key: key, What: describe(ended), Note: q.note})
 	w.WriteHeader(http.StatusNoContent)
 	return nil

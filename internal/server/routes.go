@@ -97,6 +97,8 @@ func routes() []route {
 			params: []string{"key", "others", "from", "to"}, answers: ok("Usage"), errors: notSupported, handle: (*api).usage},
 		{method: "GET", path: ofLimit + "/holds", needs: Read, tag: "holds", summary: "List the live holds of a key",
 			params: []string{"key"}, answers: ok("Holds"), errors: changing, handle: (*api).holds},
+		{method: "GET", path: "/v1/overrides", needs: Read, tag: "limits", summary: "How many overrides each limit has, and those that end first",
+			params: []string{"top"}, answers: ok("OverridesOfLimits"), errors: []int{http.StatusNotImplemented}, handle: (*api).everyOverride},
 		{method: "GET", path: ofLimit + "/overrides", needs: Read, tag: "limits", summary: "List overrides, or read that of a key",
 			params: append([]string{"kind"}, listing...), answers: ok("OverridesPage Override"), errors: changing, handle: (*api).overrides},
 		{method: "PUT", path: ofLimit + "/overrides", needs: Support, tag: "limits", summary: "Set an override of a key, in place of the one of its kind", body: "OverrideSettings",

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/background"
@@ -29,13 +30,15 @@ type topQuery struct {
 	limit   string
 	hour    time.Time // hour that is asked for; zero: the last minute
 	minutes int       // 0: none
+
+	overrides string // of GET /v1/overrides: the limits that the caller may name, and the number of changes so far
 }
 
 // top answers GET /v1/top with the decisions since the start, by limit, and the busiest
 // and most refused keys of the last minute. If the query has an hour, the answer has that
 // hour's keys from the store; with minutes, the decisions of each of the last minutes.
 func (a *api) top(w http.ResponseWriter, r *http.Request, given *query) error {
-	q := topQuery{cmp.Or(given.n, topKeys), given.limit, given.hour, given.minutes}
+	q := topQuery{n: cmp.Or(given.n, topKeys), limit: given.limit, hour: given.hour, minutes: given.minutes}
 	if q.minutes > 0 && !q.hour.IsZero() {
 		return bad("minutes", "is given together with hour; give one of them")
 	}
@@ -63,50 +66,55 @@ func (a *api) top(w http.ResponseWriter, r *http.Request, given *query) error {
 
 // Bounds of the answers that callers share.
 const (
-	topShared  = time.Second
-	hourShared = 10 * time.Minute // of an hour that all services have stored
-	topQueries = 64
+	topShared    = time.Second
+	minuteShared = 5 * time.Second  // of minutes that have ended
+	hourShared   = 10 * time.Minute // of an hour that all services have stored
+	topOften     = 200              // an answer is shared for so many times as long as it took to make,
+	topLongest   = 30 * time.Second // but not longer
+	topQueries   = 64
 )
 
-// topAnswers are shared by all who ask the same within topShared or hourShared, so that many
-// viewers cost little more than one: listing keys locks out decisions, and hours are read from
-// the store.
+// topAnswers are shared by all who ask the same within some time, so that many viewers cost
+// little more than one: listing keys locks out decisions, and hours are read from the store.
 type topAnswers struct {
-	mu sync.Mutex
-	of map[topQuery]*sharedAnswer
+	mu sync.Mutex // held from a Get to the Put after it
+	of bounded.Map[topQuery, *sharedAnswer]
+
+	changes atomic.Uint64 // number of overrides that were set or ended by this process
 }
 
 type sharedAnswer struct {
-	turn background.Gate // entered by the one caller who may use the other fields
-	at   time.Time
-	json []byte
+	turn  background.Gate // entered by the one caller who may use the other fields
+	until time.Time
+	json  []byte
 }
 
 func (t *topAnswers) get(ctx context.Context, q topQuery, compute func() (any, error)) ([]byte, error) {
 	t.mu.Lock()
-	one := t.of[q]
-	if one == nil {
-		if t.of == nil || len(t.of) == topQueries {
-			t.of = map[topQuery]*sharedAnswer{}
-		}
+	t.of.Most = topQueries / 2
+	one, known := t.of.Get(q)
+	if !known {
 		one = &sharedAnswer{turn: make(background.Gate, 1)}
-		t.of[q] = one
 	}
+	t.of.Put(q, one) // now it is forgotten last
 	t.mu.Unlock()
 	if err := one.turn.Enter(ctx); err != nil {
 		return nil, err
 	}
 	defer one.turn.Leave()
-	began, fresh := time.Now(), topShared
-	if !q.hour.IsZero() && began.Sub(q.hour) > 2*time.Hour {
-		fresh = hourShared
-	}
-	if began.Sub(one.at) < fresh {
+	began := time.Now()
+	if began.Before(one.until) {
 		return one.json, nil
 	}
 	answer, err := compute()
 	if err == nil {
-		one.at, one.json = began, append(asJSON(answer), '\n')
+		least := topShared
+		if q.minutes > 0 {
+			least = minuteShared
+		} else if !q.hour.IsZero() && began.Sub(q.hour) > 2*time.Hour {
+			least = hourShared
+		}
+		one.until, one.json = began.Add(max(least, min(topOften*time.Since(began), topLongest))), append(asJSON(answer), '\n')
 	}
 	return one.json, err
 }

@@ -203,6 +203,62 @@ func TestTopShared(t *testing.T) {
 	})
 }
 
+// An answer that many share stays shared, whatever else is asked.
+func TestTopOfManyQuestions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, server.Config{}, local)
+		first := w.do("GET", "/v1/top", "").Body.String()
+		w.takes(1, "limit=login&key=k")
+		for n := range 100 {
+			w.want(w.do("GET", fmt.Sprint("/v1/top?n=", n+1), ""), 200)
+			if again := w.do("GET", "/v1/top", "").Body.String(); again != first {
+				t.Fatalf("after %d others it is made anew", n+1)
+			}
+		}
+	})
+}
+
+// An answer that took long to make is shared for longer.
+func TestTopSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &slowOverrides{Store: newFixture(t, server.Config{}, local).limiter.Store()}
+		w := (&fixture{t: t}).over(st, server.Config{}, local, "login=1/1h")
+		n := len(w.limiter.Limits())
+		for _, c := range []struct {
+			pause time.Duration
+			asked int
+		}{{0, n}, {time.Duration(n) * 1900 * time.Millisecond, n}, {time.Duration(n) * 100 * time.Millisecond, 2 * n}} {
+			time.Sleep(c.pause)
+			if w.want(w.do("GET", "/v1/overrides", ""), 200); st.asked != c.asked {
+				t.Errorf("of %d limits the store was asked %d times, want %d", n, st.asked, c.asked)
+			}
+		}
+	})
+}
+
+// slowOverrides is a store that takes 10 ms to list overrides.
+type slowOverrides struct {
+	store.Store
+	asked int
+}
+
+func (s *slowOverrides) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(s.Store)
+	ab.Overrides = slowOverrider{ab.Overrides, s}
+	return ab
+}
+
+type slowOverrider struct {
+	store.Overrider
+	of *slowOverrides
+}
+
+func (s slowOverrider) Overrides(ctx context.Context, def *store.Definition, prefix, after string, n int) ([]store.Override, error) {
+	s.of.asked++
+	time.Sleep(10 * time.Millisecond)
+	return s.Overrider.Overrides(ctx, def, prefix, after, n)
+}
+
 // lockedAudit is a store whose reports cannot be read before the context ends.
 type lockedAudit struct {
 	store.Store

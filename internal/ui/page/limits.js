@@ -1,9 +1,9 @@
 // The view Limits: all definitions, with what they did in the last hour.
 import {html, useState} from "./preact.js";
-import {call, limitPath} from "./api.js";
+import {call} from "./api.js";
 import {hourOf, perMinute, sums} from "./overview.js";
 import {Badge, Choice, Empty, LimitLink} from "./parts.js";
-import {may, mostAsked, ofEach, pauseOf, useAnswer, useShared} from "./state.js";
+import {may, useAnswer, useShared} from "./state.js";
 import {rule, share} from "./words.js";
 
 const first = 60; // limits that are shown at first
@@ -14,8 +14,7 @@ export function Limits() {
   const refusing = (l) => (did[l.name]?.refused ?? 0) > 0, shadowed = (l) => l.mode === "shadow";
   const fits = (l) => l.name.includes(find.trim()) && (show === "all" || (show === "refusing" ? refusing(l) : shadowed(l)));
   const rows = tree(limits, did).filter(({l}) => fits(l)), shown = all ? rows : rows.slice(0, first), quiet = limits.filter((l) => !did[l.name]).length;
-  const asked = shown.slice(0, mostAsked).map(({l}) => l);
-  const [overrides] = useAnswer((_, signal) => overridesOf(asked, signal), [asked.map((l) => l.name).sort().join()], pauseOf(asked, 30000));
+  const [of] = useAnswer((signal) => call("GET", "/v1/overrides", undefined, signal), [], 30000);
   return html`<div class="title"><h1>Limits</h1><small>${limits.length}, the most refused first, trees together${quiet > 0 && hour ? `; ${quiet} have no calls in the last hour` : ""}</small>
       ${may("admin") && html`<span class="buttons"><a class="button" href="#/draft">Draft a limit</a></span>`}</div>
     <form class="filters" onSubmit=${(e) => e.preventDefault()}><input id="find-limit" type="search" placeholder="Find a limit" aria-label="Find a limit" value=${find} onInput=${(e) => setFind(e.target.value)}/>
@@ -24,7 +23,7 @@ export function Limits() {
     ${limits.length === 0 ? html`<${Empty} title="No limit is defined yet.">Add one to the configuration file, or <a href="playground">try numbers in the Playground</a>.<//>`
     : rows.length === 0 ? html`<${Empty}>No limit is like that.<//>` : html`<div class="scroll"><table id="limits"><thead><tr><th scope="col">Limit</th><th class="wide" scope="col">Base rule</th><th class="wide" scope="col">Plans</th><th class="n wide" scope="col">Overrides</th><th class="n wide" scope="col">Blocked</th><th class="n" scope="col">Calls a minute</th><th class="n" scope="col">Refused</th><th class="wide" scope="col">Changed in</th></tr></thead><tbody>
       ${shown.map(({l, depth}) => {
-        const d = did[l.name], o = overrides?.[l.name];
+        const d = did[l.name], o = of && of.next === null || l.name <= of?.next ? of.limits.find((x) => x.limit === l.name) ?? {} : undefined;
         return html`<tr key=${l.name}><td><span class=${depth > 0 ? `tree tree-${Math.min(depth, 3)}` : ""}><${LimitLink} name=${l.name}/></span> ${l.mode === "shadow" && html`<${Badge} kind="shadow">Shadow<//>`}${l.shared && html`<small> shared</small>`}${l.warning && html`<small class="fault"> warning</small>`}<small class="narrow">${rule(l)}</small></td>
           <td class="quiet wide">${rule(l)}</td><td class="wide">${Object.keys(l.plans ?? {}).join(", ")}</td><td class="n wide">${o ? o.overrides || "" : "…"}${o?.more ? "+" : ""}</td><td class="n wide">${o ? o.blocked || "" : "…"}</td>
           <td class="n">${d ? perMinute(d) : ""}</td><td class="n">${d && (l.mode === "shadow" ? html`<span class="shadow">${share(d.shadow, d.calls)}</span>` : share(d.refused, d.calls))}</td><td class="quiet wide">${owners[l.owner] ?? l.owner}</td></tr>`;
@@ -46,11 +45,3 @@ function tree(limits, did) {
   for (const l of sorted(limits.filter((l) => !l.parent || !names.has(l.parent)))) add(l, 0);
   return out;
 }
-
-// overridesOf counts the overrides of limits, at most 200 of each, and those that block. It leaves
-// out limits about which it gets no answer.
-const overridesOf = async (limits, signal) => Object.fromEntries(await ofEach(limits, signal, async (l, one) => {
-  const get = (kind) => call("GET", limitPath(l.name, "/overrides?" + new URLSearchParams({n: 200, ...(kind && {kind})})), undefined, one).catch((err) => err.status < 502 && err.status !== 500 && {overrides: [], next: null}); // a store without overrides answers 501
-  const [people, own] = await Promise.all([get(), l.block ? get("automatic") : {overrides: []}]), blocks = (o) => l.plans?.[o.plan]?.mode === "blocked";
-  return [l.name, people && own && {overrides: people.overrides.filter((o) => !blocks(o)).length, more: people.next !== null, blocked: people.overrides.filter(blocks).length + own.overrides.length}];
-}));

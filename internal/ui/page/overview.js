@@ -1,12 +1,12 @@
 // The view Overview: is it healthy? One sentence, the last hour by the minute, the limits
 // with calls, who was refused most, and what ends or was changed.
 import {html, useState} from "./preact.js";
-import {call, limitPath} from "./api.js";
+import {call} from "./api.js";
 import {Spark} from "./charts.js";
 import {Calls} from "./limit.js";
 import {note, wordsOf} from "./history.js";
 import {Badge, Empty, Head, Icon, KeyLink, LimitLink, Loaded, Table, Timeline} from "./parts.js";
-import {limitOf, mostAsked, ofEach, pauseOf, useAnswer, useShared} from "./state.js";
+import {limitOf, useAnswer, useShared} from "./state.js";
 import {at, count, day, minute, numbers, now, rule, share, some, span} from "./words.js";
 import {nameOf, numbersOf} from "./why.js";
 
@@ -70,7 +70,7 @@ export function Overview() {
         <section><${Head} title="Calls">${hour.about}<//>${hour.processes.length > 0 && html`<${Facts} hour=${hour}/>`}<${Calls} hour=${hour}/></section>
         <${WithCalls} hour=${hour} did=${did} limits=${limits}/></div>
       <aside class="stack"><${Most} refused=${hour.refused}/>
-        <${Ends} limits=${limits}/><${Changed}/></aside></div></div>`;
+        <${Ends}/><${Changed}/></aside></div></div>`;
   }}<//>`;
 }
 
@@ -173,14 +173,12 @@ function Without({limits, did}) {
 }
 
 // Ends are temporary overrides, the next to end first.
-function Ends({limits}) {
-  const asked = limits.slice(0, mostAsked);
-  const [list] = useAnswer(async (_, signal) => (await ofEach(asked, signal, (l, one) => call("GET", limitPath(l.name, "/overrides?kind=temporary&n=100"), undefined, one).then((p) => p.overrides, () => []))).flat()
-    .sort((a, b) => Date.parse(a.until) - Date.parse(b.until)), [limits.length], pauseOf(asked, 60000));
-  if (!list || list.length === 0) return "";
-  return html`<section id="ends"><${Head} title="Ends by itself">the next first${asked.length < limits.length ? `, of the first ${asked.length} limits` : ""}<//><ol class="timeline">${list.filter((o) => Date.parse(o.until) > now()).slice(0, 6).map((o) => {
+function Ends() {
+  const [all] = useAnswer((signal) => call("GET", "/v1/overrides", undefined, signal).catch(() => null), [], 30000), list = (all?.ends ?? []).filter((o) => Date.parse(o.until) > now());
+  if (list.length === 0) return "";
+  return html`<section id="ends"><${Head} title="Ends by itself">the next first${all.next !== null && ", of the first 1,000 limits"}<//><ol class="timeline">${list.slice(0, 6).map((o) => {
     const def = limitOf(o.limit), blocked = def?.plans?.[o.plan]?.mode === "blocked", lower = def && nameOf(def, o) === "the cut";
-    return html`<li><time>${day(Date.parse(o.until)).split(" ").slice(0, 2).join(" ") || minute(Date.parse(o.until))}</time><div><${KeyLink} of=${o.key} limit=${o.limit}/> ${blocked ? "blocked" : o.plan ? "plan " + o.plan : lower ? "lowered" : "raised"} in ${o.limit}<small>${day(Date.parse(o.until)) && `until ${minute(Date.parse(o.until))} `}${def ? `${blocked ? "" : numbers(numbersOf(def, o), def.algorithm) + "; "}then ${o.under ? nameOf(def, o.under) : "the base"}` : ""}${o.note ? `: “${o.note}”` : ""}</small></div></li>`;
+    return html`<li><time>${day(Date.parse(o.until)).split(" ").slice(0, 2).join(" ") || minute(Date.parse(o.until))}</time><div><${KeyLink} of=${o.key} limit=${o.limit}/> ${blocked ? "blocked" : o.plan ? "plan " + o.plan : lower ? "lowered" : "raised"} in ${o.limit}<small>${day(Date.parse(o.until)) && `until ${minute(Date.parse(o.until))} `}${def ? `${blocked ? "" : numbers(numbersOf(def, o, o.under && numbersOf(def, o.under)), def.algorithm) + "; "}then ${o.under ? nameOf(def, o.under) : "the base"}` : ""}${o.note ? `: “${o.note}”` : ""}</small></div></li>`;
   })}</ol></section>`;
 }
 

@@ -64,11 +64,9 @@ async function watch() {
 }
 
 const silence = 10000; // ms after which a service without an answer hangs, or the connection is broken
-const within = (signal) => AbortSignal.any([signal, AbortSignal.timeout(silence)]);
 
 // useAnswer loads what a view shows, and again each so many ms. It returns what was loaded
-// last, the error of the last attempt, and a function that loads at once. load gets a signal for
-// one question, and one that only ends with the view.
+// last, the error of the last attempt, and a function that loads at once.
 export function useAnswer(load, deps, every) {
   const [state, set] = useState({});
   useEffect(() => {
@@ -76,7 +74,7 @@ export function useAnswer(load, deps, every) {
     let wake;
     const run = async () => {
       try {
-        const value = await load(within(signal), signal);
+        const value = await load(AbortSignal.any([signal, AbortSignal.timeout(silence)]));
         if (!signal.aborted) set((s) => ({...s, value, error: undefined}));
       } catch (error) {
         if (!signal.aborted) set((s) => ({...s, error}));
@@ -101,23 +99,6 @@ export function useAnswer(load, deps, every) {
   }, deps);
   return [state.value, state.error, state.reload ?? (() => {})];
 }
-
-// ofEach asks about each limit, a few at a time, because a browser has only 6 connections. If
-// some have no answer in time, there is none at all.
-export async function ofEach(limits, signal, ask) {
-  const out = [];
-  for (let i = 0; i < limits.length; i += 6) {
-    const one = within(signal);
-    out.push(...await Promise.all(limits.slice(i, i + 6).map((l) => ask(l, one))));
-    one.throwIfAborted();
-  }
-  return out;
-}
-
-// pauseOf is the ms between two rounds of ofEach: about 40 questions a minute at most.
-export const pauseOf = (limits, least) => Math.max(least, limits.length * 1500);
-
-export const mostAsked = 200; // limits in a round of ofEach: pauseOf is then five minutes
 
 // route is the view and the query of the address: #/customer?key=acme.
 function route() {
