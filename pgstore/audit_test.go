@@ -133,7 +133,7 @@ func TestAuditOfUntil(t *testing.T) {
 	must(t, pool, "select dipwell.define('api', rate => 5, per => interval '1 minute')")
 	must(t, pool, `set datestyle = 'German'; set timezone = 'Asia/Kathmandu'; select dipwell.override('api', 'k', burst => 9, until => '2101-02-03 10:30:15.5+05:45')`)
 	var what string
-	if err := pool.QueryRow(t.Context(), "select what from dipwell.audit order by id desc limit 1").Scan(&what); err != nil || what != "burst 9 until 2101-02-03T04:45:15Z" {
+	if err := pool.QueryRow(t.Context(), "select what from dipwell.audit order by id desc limit 1").Scan(&what); err != nil || what != "burst 9 until 2101-02-03T04:45:15.5Z" {
 		t.Errorf("%q, %v", what, err)
 	}
 }

@@ -84,12 +84,13 @@ func TestAuditOfAChild(t *testing.T) {
 func TestAuditOfOverrides(t *testing.T) {
 	w := newFixture(t, server.Config{}, local)
 	for body, want := range map[string]string{
-		`{"key":"k","rate":7}`:                                  "rate 7",
-		`{"key":"k","per":"2h"}`:                                "per 2h",
-		`{"key":"k","burst":70}`:                                "burst 70",
-		`{"key":"k","rate":7,"per":"1m","burst":70}`:            "rate 7 per 1m burst 70",
-		`{"key":"k","burst":70,"for":"1h"}`:                     "burst 70 until 2001-09-09T02:46:40Z",
-		`{"key":"k","burst":70,"until":"2030-01-01T00:00:00Z"}`: "burst 70 until 2030-01-01T00:00:00Z",
+		`{"key":"k","rate":7}`:                                         "rate 7",
+		`{"key":"k","per":"2h"}`:                                       "per 2h",
+		`{"key":"k","burst":70}`:                                       "burst 70",
+		`{"key":"k","rate":7,"per":"1m","burst":70}`:                   "rate 7 per 1m burst 70",
+		`{"key":"k","burst":70,"for":"1h"}`:                            "burst 70 until 2001-09-09T02:46:40Z",
+		`{"key":"k","burst":70,"until":"2030-01-01T00:00:00Z"}`:        "burst 70 until 2030-01-01T00:00:00Z",
+		`{"key":"k","burst":70,"until":"2030-01-01T00:00:00.250001Z"}`: "burst 70 until 2030-01-01T00:00:00.250001Z",
 	} {
 		for _, kind := range []string{"standing", "temporary"} {
 			w.do("DELETE", "/v1/limits/login/overrides?key=k&kind="+kind, "")
@@ -120,9 +121,9 @@ func TestAudit(t *testing.T) {
 		{"POST", "/v1/refund?limit=login&key=k", "", ""}, // by a program
 		{"POST", "/v1/refund", `{"limit":"login","key":"=k","cost":3,"note":"ticket 81"}`, "refund login =k 3 tokens (ticket 81)"},
 		{"POST", "/v1/reset?limit=all&note=", "", "reset all   ()"},
-		{"PUT", "/v1/limits/login/overrides", `{"key":"k","rate":50,"per":"1m","burst":70,"for":"1h","note":"a customer"}`, "override login k rate 50 per 1m burst 70 until 2001-09-09T02:46:40Z (a customer)"},
+		{"PUT", "/v1/limits/login/overrides", `{"key":"k","rate":50,"per":"1m","burst":70,"for":"1h","note":"a customer"}`, "override login k rate 50 per 1m burst 70 until 2001-09-09T02:46:40.000005Z (a customer)"},
 		{"PUT", "/v1/limits/login/overrides", `{"key":"k","plan":"none"}`, ""}, // refused
-		{"DELETE", "/v1/limits/login/overrides?key=k&note=paid", "", "end-override login k rate 50 per 1m burst 70 until 2001-09-09T02:46:40Z (paid)"},
+		{"DELETE", "/v1/limits/login/overrides?key=k&note=paid", "", "end-override login k rate 50 per 1m burst 70 until 2001-09-09T02:46:40.000005Z (paid)"},
 		{"DELETE", "/v1/limits/login/overrides?key=k", "", ""},
 		{"PUT", "/v1/limits/new", `{"rate":5,"per":"1m","note":"81"}`, "define new  new=5/1m (81)"},
 		{"PUT", "/v1/limits/new", `{"rate":5,"per":"1m"}`, ""},

@@ -204,7 +204,7 @@ func numbersOf(o *dipwell.Override) string {
 		add("start", o.Start)
 	}
 	if o.Until != 0 {
-		add("until", time.UnixMicro(o.Until).UTC().Format(time.RFC3339))
+		add("until", time.UnixMicro(o.Until).UTC().Format(time.RFC3339Nano))
 	}
 	return strings.Join(parts, " ")
 }

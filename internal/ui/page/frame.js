@@ -4,7 +4,7 @@ import {html, useEffect, useRef, useState} from "./preact.js";
 import {call} from "./api.js";
 import {Badge, Icon} from "./parts.js";
 import {again, customer, limitPage, limits, useShared} from "./state.js";
-import {at, clock, now, shorter, some, span, stores, zoneName} from "./words.js";
+import {clock, now, past, shorter, some, span, stores, zoneName} from "./words.js";
 
 const tabs = [["#/overview", "Overview"], ["#/limits", "Limits"], ["#/changes", "Changes"]];
 const computed = [["what-if", "What if"], ["playground", "Playground"]];
@@ -34,12 +34,12 @@ function Where() {
 function Banners() {
   const {me, store, lost, next} = useShared();
   if (lost) {
-    return html`<div class="banner" role="alert"><${Icon} name="fault"/><p><b>No answer from the service since ${at(lost.since)}.</b> You see the state of that time.</p>
+    return html`<div class="banner" role="alert"><${Icon} name="fault"/><p><b>No answer from the service since ${past(lost.since)}.</b> You see the state of that time.</p>
       <button onClick=${() => { again(); limits().catch(() => {}); }}>Try now</button></div>`;
   }
   if (store.ok) return "";
   const wait = next && Math.max(1, Math.ceil((next - now()) / 1000));
-  return html`<div class="banner" role="alert"><${Icon} name="fault"/><p><b>The store is away since ${at(store.since)}, for ${span((now() - store.since) * 1000)}.</b> ${stores[me?.store] ?? "It"}: ${store.why}. Changes cannot be saved until it is back.</p>
+  return html`<div class="banner" role="alert"><${Icon} name="fault"/><p><b>The store is away since ${past(store.since)}, for ${span((now() - store.since) * 1000)}.</b> ${stores[me?.store] ?? "It"}: ${store.why}. Changes cannot be saved until it is back.</p>
     ${wait && html`<small>Next try in ${wait} s</small>`}<button onClick=${again}>Try now</button></div>`;
 }
 

@@ -2,7 +2,7 @@
 import {html, useState} from "./preact.js";
 import {call, limitPath} from "./api.js";
 import {limitOf, lookAt, may} from "./state.js";
-import {at, minute, now, numbers, some} from "./words.js";
+import {at, minute, now, numbers, past, some} from "./words.js";
 import {held, nameOf, numbersOf, parse, sameNumbers, standing, temporary} from "./why.js";
 
 const whole = (set) => ({...set, rate: set.rate === undefined ? undefined : Number(set.rate), burst: set.burst === undefined ? undefined : Number(set.burst)});
@@ -42,8 +42,8 @@ export function eventsOf({limits, changes, of, start, done, news, hour}) {
     const last = (x.refusals?.last ?? []).filter((r) => (r.source === "fallback-closed") === away);
     if (last.length === 0) continue;
     const n = last.reduce((sum, r) => sum + 1 + r.more, 0), why = away ? " (the store was away)" : last[0].shadow ? " (in shadow: it passed)" : "";
-    events.push({id: (away ? "away-" : "refused-") + x.limit, limit: x.limit, at: last[0].at_us / 1000, text: html`${away ? "Not decided" : html`<span class="refused">Refused</span>`} in ${x.limit}, ${n === 1 ? "a call" : some(n, "call") + " since " + at(Math.floor(last.at(-1).at_us / 1e6) * 1000)}${why}`,
-      below: `last ${at(Math.floor(last[0].at_us / 1e6) * 1000)}, cost ${last[0].cost}; by ${x.refusals.process}` + several(!away && all.find((k) => k.limit === x.limit))});
+    events.push({id: (away ? "away-" : "refused-") + x.limit, limit: x.limit, at: last[0].at_us / 1000, text: html`${away ? "Not decided" : html`<span class="refused">Refused</span>`} in ${x.limit}, ${n === 1 ? "a call" : some(n, "call") + " since " + past(last.at(-1).at_us / 1000)}${why}`,
+      below: `last ${past(last[0].at_us / 1000)}, cost ${last[0].cost}; by ${x.refusals.process}` + several(!away && all.find((k) => k.limit === x.limit))});
   }
   const ended = new Set(); // limits and kinds of which a newer entry is known
   for (const e of changes) {

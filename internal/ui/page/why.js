@@ -1,6 +1,6 @@
 // Why a limit is as it is for a key: one sentence, by the definition that decides the next
 // call. Nothing here asks the service, and nothing computes what the store decides.
-import {at, count, length, per, some, unlimited} from "./words.js";
+import {at, count, length, past, per, some, unlimited} from "./words.js";
 
 // b marks what is bold in a sentence; see Rich in parts.js.
 export const b = (text) => "\u0001" + text + "\u0001";
@@ -56,7 +56,7 @@ function more(def, o) {
 const changeOf = (o, changes) => changes.find((e) => e.action === "override" && e.limit === o.limit && sameNumbers(parse(e.what).set, o));
 
 export function sameNumbers(p, o) {
-  const until = (t) => (t ? Math.floor(Date.parse(t) / 1000) : 0);
+  const until = (t) => (t ? Date.parse(t) : 0);
   return (p.plan ?? "") === (o.plan ?? "") && Number(p.rate ?? 0) === (o.rate ?? 0) && (p.per ?? "") === (o.per ?? "") && String(p.burst ?? "") === String(o.burst ?? "") && until(p.until) === until(o.until);
 }
 
@@ -106,12 +106,12 @@ function blocked(x, def, top, next, changes) {
   const free = x.remaining > 0 && n?.burst && !n.mode && (def.on_change ?? "keep") === "keep" ? `, ${count(Math.max(0, n.burst - used))} of ${count(n.burst)} free` : "";
   if (top.override?.kind === "automatic") {
     const last = x.refusals?.last?.[0];
-    return `Blocked until ${b(at(Date.parse(top.override.until)))} by the limit itself, after ${last ? "the refusal at " + at(last.at_us / 1000) : "a refusal"}.`;
+    return `Blocked until ${b(at(Date.parse(top.override.until)))} by the limit itself, after ${last ? "the refusal at " + past(last.at_us / 1000) : "a refusal"}.`;
   }
   const until = x.blocked_until_us ?? (top.override?.until && Date.parse(top.override.until) * 1000);
   if (until) return `Blocked until ${b(at(until / 1000))}${because(top.override, changes)}. Then ${then} again${free}.`;
   const e = top.override && changeOf(top.override, changes);
-  return `Blocked by ${top.what}${e ? " since " + at(Date.parse(e.at)) : ""}${top.override ? because(top.override, changes) : ""}; no end.`;
+  return `Blocked by ${top.what}${e ? " since " + past(Date.parse(e.at)) : ""}${top.override ? because(top.override, changes) : ""}; no end.`;
 }
 
 function passes(x, def, s, top) {

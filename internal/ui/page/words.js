@@ -71,10 +71,13 @@ export function minute(ms) {
 // at writes a time to the second, rounded up, with the day if that is not today.
 export function at(ms) {
   if (!(ms < 8e15)) return "the far future"; // no date has that many ms
-  ms = Math.ceil(ms / 1000) * 1000;
+  ms = Math.ceil(Math.floor(ms) / 1000) * 1000; // some times are in µs, and others in ms
   const t = partsOf(ms), date = day(ms);
   return (date && date + " ") + t.hour + ":" + t.minute + (t.second === "00" || date && ms - now() > 864e5 ? "" : ":" + t.second);
 }
+
+// past is at for what has happened, rounded down.
+export const past = (ms) => at(Math.floor(ms / 1000) * 1000);
 
 export function clock(ms) {
   const t = partsOf(ms);

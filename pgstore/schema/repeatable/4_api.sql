@@ -204,7 +204,7 @@ $$ select timestamptz 'epoch' + us / 1048576 * interval '1048576 microseconds' +
 
 create function dipwell_internal.describe(o dipwell.key_overrides) returns text language sql stable as
 $$ select nullif(concat_ws(' ', case when dipwell_internal.automatic(o) then 'block' end, 'plan ' || o.plan, 'rate ' || o.rate, 'per ' || o.per, 'burst ' || o.burst, 'start ' || o.start,
-    'until ' || to_char(dipwell_internal.time_of(o.until) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')), '') $$;
+    'until ' || rtrim(rtrim(to_char(dipwell_internal.time_of(o.until) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '0'), '.') || 'Z'), '') $$;
 
 create function dipwell.override(limit_name text, key text default null, plan text default null, rate bigint default null, per interval default null,
     burst bigint default null, until timestamptz default null, note text default null, start text default null)
