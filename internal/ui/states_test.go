@@ -1,6 +1,7 @@
 package ui_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -130,6 +131,69 @@ func TestManyLimits(t *testing.T) {
 	v.click(".limit-state + p button")
 	v.wait(`document.querySelectorAll(".limit-state").length === 40`)
 	v.draws("many-all", false)
+}
+
+// A limit in shadow mode shows beside it what was enforced before, and what each refuses.
+func TestBothVersions(t *testing.T) {
+	v := openBehind(t, stores["memory"](t), server.Config{}, "", func(_ *visit, api http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !r.URL.Query().Has("minutes") {
+				api.ServeHTTP(w, r)
+				return
+			}
+			allowed, refused, shadow := make([]int, 60), make([]int, 60), make([]int, 60)
+			for i := range 60 { // it was changed now, in the middle
+				allowed[i], refused[i], shadow[i] = 30, 10*(1-i/30), 15*(i/30)
+			}
+			now := time.Now().UTC().Truncate(time.Minute)
+			first, last := now.Add(-30*time.Minute), now.Add(29*time.Minute)
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write(fmt.Appendf(nil, `{"from":%[1]q,"minutes":60,"processes":[{"process":"a:1","first":%[1]q,"last":%[2]q}],"shared":false,"took":[0],"limits":[{"limit":"tokens","allowed":%[3]s,"refused":%[4]s,"shadow":%[5]s}],
+				"refused":{"counted":0,"unlisted_at_most":0,"keys":[]},"shed":0,"gauges":{}}`, first.Format(time.RFC3339), last.Format(time.RFC3339), asJSON(allowed), asJSON(refused), asJSON(shadow)))
+		})
+	})
+	v.request(http.MethodPut, "/v1/limits/tokens", "rate=1000&per=1m&burst=6000&plans=pro:rate=10000;burst=60000|banned:mode=blocked&note=first")
+	v.request(http.MethodPut, "/v1/limits/tokens", "rate=900&per=1m&burst=6000&mode=shadow&plans=pro:rate=10000;burst=40000|banned:mode=blocked&note=second")
+	v.at("#/limit?name=tokens")
+	for row, cells := range []string{
+		"rule|1,000 a minute, burst 6,000|900 a minute, burst 6,000", "plan pro|rate 10000, burst 60000|rate 10000, burst 40000",
+		"refused|25.0 % of 1,", "refused|, last hour|33.3 % of 1,", "refused| calls would be",
+	} {
+		for cell := range strings.SplitSeq(cells, "|") {
+			v.wait(fmt.Sprintf(`document.querySelectorAll("#would tbody tr")[%d]?.innerText.includes(%s)`, min(row, 2), quote(cell)))
+		}
+	}
+	v.wait(`document.querySelector("#would thead").innerText.includes("Version 2, in shadow") && document.querySelectorAll("#would tbody tr").length === 3`)
+	v.draws("both", true)
+	v.request(http.MethodPut, "/v1/limits/draft", "rate=1000&per=1m&mode=shadow&note=draft")
+	v.at("#/limit?name=draft")
+	v.shows("Version 1 runs in shadow")
+	v.wait(`document.querySelector("#would table") === null`)
+}
+
+func asJSON(v any) string {
+	b, _ := json.Marshal(v)
+	return string(b)
+}
+
+// An end at a part of a second is the same in the sentence and in the timeline.
+func TestPartOfASecond(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{}, "")
+	end := time.Now().UTC().Add(time.Hour).Truncate(time.Second)
+	v.request(http.MethodPut, "/v1/limits/signup/overrides", "key=acme&plan=banned&until="+end.Add(250*time.Millisecond).Format(time.RFC3339Nano)+"&note=ticket+81")
+	v.request(http.MethodPut, "/v1/limits/login/overrides", "key=acme&rate=50&until="+end.Add(250*time.Microsecond).Format(time.RFC3339Nano)+"&note=ticket+82")
+	v.at("#/customer?key=acme")
+	v.why("signup", "ticket 81")
+	until := func(at time.Time) string {
+		if end.Day() != time.Now().UTC().Day() {
+			return "until " + at.Format("Mon 2 Jan 15:04:05")
+		}
+		return "until " + strings.TrimSuffix(at.Format("15:04:05"), ":00")
+	}
+	for limit, at := range map[string]time.Time{"signup": end.Add(time.Second), "login": end} {
+		v.why(limit, until(at))
+		v.wait(`[...document.querySelectorAll(".timeline li")].some((e) => e.innerText.includes("in ` + limit + `") && e.innerText.includes(` + quote(until(at)) + `))`)
+	}
 }
 
 // The pages that say "make build" have the search of the others.

@@ -6,7 +6,7 @@ import {Panes, minutes} from "./charts.js";
 import {customers, hourOf, series, sums, useUsual} from "./overview.js";
 import {Empty, Field, Head, KeyLink, LimitLink, Loaded, Outcome, Table, Timeline} from "./parts.js";
 import {customer, limitOf, limitPage, limits, may, shared, useAnswer, useShared} from "./state.js";
-import {at, count, kinds, minute, numbers, per, rule, share, some, span} from "./words.js";
+import {at, count, kinds, minute, numbers, past, per, rule, share, some, span} from "./words.js";
 import {baseOf, held, nameOf, numbersOf, without} from "./why.js";
 import {note} from "./history.js";
 import {text} from "./actions.js";
@@ -22,7 +22,8 @@ export function Limit({query}) {
 
 function Defined({l}) {
   const [hour] = useAnswer((signal) => hourOf(signal, l.name), [l.name], 20000), [top] = useAnswer((signal) => call("GET", "/v1/top?" + new URLSearchParams({limit: l.name}), undefined, signal), [l.name], 5000);
-  const given = useOverrides(l), usually = useUsual(l.name), [doing, act] = useState(null), parents = [], d = hour && sums(hour)[l.name], children = shared.limits.filter((c) => c.parent === l.name), mine = l.owner === "api" && may("admin");
+  const [audit] = useAnswer((signal) => call("GET", "/v1/audit?" + new URLSearchParams({limit: l.name, n: 200}), undefined, signal).catch(() => ({entries: []})), [l.name, l.version, l.mode], 0);
+  const versions = (audit?.entries ?? []).filter((e) => e.action === "define" || e.action === "drop"), given = useOverrides(l), usually = useUsual(l.name), [doing, act] = useState(null), parents = [], d = hour && sums(hour)[l.name], children = shared.limits.filter((c) => c.parent === l.name), mine = l.owner === "api" && may("admin");
   for (let p = limitOf(l.parent); p && parents.length < 4; p = limitOf(p.parent)) parents.unshift(p);
   return html`<p class="breadcrumb"><a href="#/limits">Limits</a>${parents.map((p) => html` / <${LimitLink} name=${p.name}/>`)}</p>
     <div class="title"><h1 class="key">${l.name}</h1><span class=${"badge" + (l.mode === "shadow" ? " shadowed" : "")}>${l.mode === "shadow" ? "Shadow" : "Enforced"}, version ${l.version}</span><small>defined in ${owners[l.owner] ?? "the configuration " + l.owner}</small>
@@ -32,13 +33,13 @@ function Defined({l}) {
     ${!mine && may("admin") && html`<p class="quiet">${l.owner === "code" || l.owner === "sql" ? `The numbers of ${l.name} are in ${owners[l.owner]}, and are changed there.` : `The numbers of ${l.name} are in the configuration file (owner ${l.owner === "file" ? "main" : l.owner}), and are changed there.`} Overrides of customers can be set here.</p>`}
     ${doing && html`<${Change} key=${doing} l=${l} action=${doing} close=${() => act(null)} d=${d} top=${top}/>`}
     <div class="columns"><div class="stack">
-      ${l.mode === "shadow" && html`<${Would} l=${l} hour=${hour} d=${d} top=${top}/>`}
+      ${l.mode === "shadow" && html`<${Would} l=${l} hour=${hour} d=${d} top=${top} versions=${versions}/>`}
       <section><${Head} title="Calls">${hour ? hour.about : ""}<//>${hour ? html`<${Calls} hour=${hour} name=${l.name}/>` : ""}</section>
       <${Overrides} l=${l} answer=${given}/>${l.block && html`<${Automatic} l=${l}/>`}</div>
     <aside class="stack">${l.plans && html`<${Plans} l=${l} page=${given[0]}/>`}
       <${Rule} l=${l} children=${children}/>
       <section><${Head} title="Refused most">last hour<//><${Table} columns=${[["Customer", ""], ["Calls refused", "n"]]} empty="Nobody was refused in the last hour." rows=${(hour?.refused.keys ?? []).slice(0, 10).map((k) => [html`<${KeyLink} of=${k.key} limit=${l.name}/>`, count(k.count) + (k.error > 0 ? ` (−${count(k.error)})` : "")])}/></section>
-      <${Keys} l=${l}/><${Versions} l=${l}/></aside></div>`;
+      <${Keys} l=${l}/><section><h2>Versions</h2><${Timeline} none=${`Version ${l.version}. Changes by the page, the API and SQL are listed here.`} events=${versions.slice(0, 10).map((e) => ({id: e.id, at: Date.parse(e.at), text: e.action === "drop" ? "Dropped" : e.what ?? "Defined", below: note(e)}))}/></section></aside></div>`;
 }
 
 const callable = (p) => (p.callable === false ? "; by overrides alone" : p.callable === "children" ? "; for children" : "");
@@ -61,7 +62,7 @@ function Rule({l, children}) {
   const rows = [["Kind", kinds[l.algorithm ?? "token_bucket"]], l.start && ["Begins", l.start], l.parent && ["Parent", html`<${LimitLink} name=${l.parent}/>, asked in the same step`],
     children.length > 0 && ["Below it", html`${children.map((c, i) => html`${i > 0 && ", "}<${LimitLink} name=${c.name}/>`)}`], ["Without the store", without[l.on_store_error ?? "closed"].replace("This limit ", "").replace(/\.$/, "")],
     l.max_debt !== undefined && ["Debt", l.max_debt === 0 ? "none" : "at most " + (l.max_debt === "unlimited" ? l.max_debt : count(l.max_debt))], ["Usage", l.usage ? "by the hour, kept a month" : "not kept"], ["Keys", l.shared ? "none: one bucket for all" : l.keys === "list" ? "can be searched" : "cannot be searched in every store"],
-    ...Object.entries(l).filter(([k]) => !known.has(k)).map(([k, v]) => [k, typeof v === "object" ? Object.entries(v).map(([a, c]) => `${a} ${c}`).join(", ") : k === "rate_changed_us" ? at(v / 1000) : String(v)])];
+    ...Object.entries(l).filter(([k]) => !known.has(k)).map(([k, v]) => [k, typeof v === "object" ? Object.entries(v).map(([a, c]) => `${a} ${c}`).join(", ") : k === "rate_changed_us" ? past(v / 1000) : String(v)])];
   return html`<section><h2>Rule</h2><dl class="settings">${rows.filter(Boolean).map(([k, v]) => html`<dt>${k}</dt><dd>${v}</dd>`)}</dl>${l.shared && html`<p><a href=${customer("", l.name)}>Its bucket</a></p>`}</section>`;
 }
 
@@ -75,11 +76,39 @@ export function Calls({hour, name}) {
 }
 
 // Would is what a limit in shadow mode would have refused.
-function Would({l, hour, d, top}) {
-  const c = top?.limits[0], all = c ? c.allowed + c.shadow : 0;
-  return html`<section id="would"><${Head} title=${`Version ${l.version} runs in shadow`}>it refuses nobody<//>
+function Would({l, hour, d, top, versions}) {
+  const c = top?.limits[0], all = c ? c.allowed + c.shadow : 0, before = enforcedBefore(versions);
+  return html`<section id="would"><${Head} title=${`Version ${l.version} runs in shadow`}>it refuses nobody<//>${before && html`<${Both} l=${l} before=${before} hour=${hour}/>`}
     <p>${d && d.calls > 0 ? html`<b class="shadow">${share(d.shadow, d.calls) || "0 %"}</b> of the calls of the last hour would be refused${d.customers ? `, of ${customers(hour, d)} ${d.customers === 1 ? "customer" : "customers"}` : ""}. ` : ""}It would have refused ${count(c?.shadow ?? 0)} of ${some(all, "call")}${all ? ` (${(100 * c.shadow / all).toFixed(1)} %)` : ""} since this service started.</p>
     <p>${hour?.refused.keys.length > 0 ? html`In the last hour: ${hour.refused.keys.slice(0, 5).map((k, i) => html`${i > 0 && ", "}<${KeyLink} of=${k.key} limit=${l.name}/> (${some(k.count, "call")})`)}.` : "Nobody in the last hour."} ${document.documentElement.dataset.computed !== "no" && !held(l) && html`<a href=${"what-if#" + new URLSearchParams({b: text(l, baseOf(l))})}>What would it have done to yesterday's log?</a>`}</p></section>`;
+}
+
+// enforcedBefore returns what the audit knows of the definition in shadow and of the one that was
+// enforced before it, and when that ended; nothing if there was none.
+function enforcedBefore(versions) {
+  for (const e of versions) {
+    const [is, was] = (e.what ?? "").split("; was ");
+    if (!was || !is.includes(",mode=shadow") || e.what.length > 1000) return undefined; // the audit cuts longer ones
+    if (!was.includes(",mode=shadow")) return {is: versions[0].what.split("; was ")[0], was, at: Date.parse(e.at)};
+  }
+  return undefined;
+}
+
+// settingsOf returns the settings of a limit in the audit, "login=5/1m,burst=20", by their names.
+function settingsOf(text) {
+  const words = (t) => t.replaceAll(";", ", ").replaceAll("=", " "), [head, ...rest] = text.slice(text.indexOf("=") + 1).split(/,(?=[a-z_]+=)/), [rate, per] = head.split("/");
+  const {burst = rate, plans = "", mode: _, ...others} = Object.fromEntries(rest.map((s) => s.split(/=(.*)/)));
+  return {rule: numbers({rate: +rate, per, burst: +burst}, others.algorithm), ...others, ...Object.fromEntries(plans.split("|").filter(Boolean).map((p) => ["plan " + p.split(":")[0], words(p.split(/:(.*)/)[1])]))};
+}
+
+// Both shows what differs between the version in shadow and the one that was enforced before, and what each refuses.
+function Both({l, before, hour}) {
+  const [old] = useAnswer((signal) => call("GET", "/v1/top?" + new URLSearchParams({n: 1, limit: l.name, hour: new Date(before.at - 36e5).toISOString()}), undefined, signal).then((h) => h.counts[l.name], () => null), [l.name, before.at], 0);
+  const was = settingsOf(before.was), is = settingsOf(before.is), names = Object.keys({...was, ...is}).filter((k) => k === "rule" || was[k] !== is[k]), s = hour && series(hour, l.name);
+  const sum = (kind, is) => (s?.[kind] ?? []).reduce((n, v, i) => n + (is(hour.times[i]) ? v ?? 0 : 0), 0), then = (t) => t + 60000 <= before.at, since = (t) => t >= before.at;
+  const refused = sum("refused", then), calls = refused + sum("allowed", then), would = sum("shadow", since), passed = sum("allowed", since);
+  return html`<${Table} columns=${[["Setting", "quiet"], ["Enforced until " + past(before.at), ""], [`Version ${l.version}, in shadow`, "shadow"]]} rows=${[...names.map((k) => [k, was[k] ?? "", is[k] ?? ""]),
+    ["refused", calls > 0 ? `${share(refused, calls) || "0 %"} of ${some(calls, "call")}, last hour` : old ? `${share(old[1], old[0]) || "0 %"} of ${some(old[0], "call")}, the hour from ${minute(Math.floor(before.at / 36e5 - 1) * 36e5)}` : "", passed > 0 ? `${share(would, passed) || "0 %"} of ${some(passed, "call")} would be` : ""]]}/>`;
 }
 
 const useOverrides = (l, kind) => useAnswer((signal) => call("GET", limitPath(l.name, "/overrides?" + new URLSearchParams({n: 500, ...(kind && {kind})})), undefined, signal), [l.name], 10000);
@@ -111,12 +140,6 @@ function KeyList({l, prefix}) {
   if (error || !page) return "";
   return html`<${Table} columns=${[["Customer", ""], ["Free", "n"], ["Full in", "n"]]} empty="No live keys." rows=${page.keys.map((k) => [html`<${KeyLink} of=${k.key} limit=${l.name}/>`, count(k.remaining), k.reset_after_us === null ? "" : span(k.reset_after_us)])}/>
     ${page.next !== null && html`<p class="quiet">and more: type how they begin</p>`}`;
-}
-
-function Versions({l}) {
-  const [page] = useAnswer((signal) => call("GET", "/v1/audit?" + new URLSearchParams({limit: l.name, n: 200}), undefined, signal).catch(() => ({entries: []})), [l.name, l.version], 0);
-  const list = (page?.entries ?? []).filter((e) => e.action === "define" || e.action === "drop").slice(0, 10);
-  return html`<section><h2>Versions</h2><${Timeline} none=${`Version ${l.version}. Changes by the page, the API and SQL are listed here.`} events=${list.map((e) => ({id: e.id, at: Date.parse(e.at), text: e.action === "drop" ? "Dropped" : e.what ?? "Defined", below: note(e)}))}/></section>`;
 }
 
 const readOnly = ["owner", "version", "capacity", "warning", "present_rate", "rate_reason", "rate_changed_us"];
