@@ -139,9 +139,25 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	case !errors.Is(err, pgx.ErrNoRows):
 		return storeError(err, true)
 	case g.NoWait:
-		return s.decide(ctx, g, []*entry{e})
+		return s.decideUnlessLocked(ctx, g, e, rule, bound-units)
 	}
 	return s.decideRow(ctx, g, e)
+}
+
+// decideUnlessLocked decides a take that charged nothing, and does not wait for its row. If
+// the row has at most room units in use, another transaction has locked it, or had.
+func (s *Store) decideUnlessLocked(ctx context.Context, g *store.Group, e *entry, rule *store.Rule, room int64) error {
+	var i, now int64
+	var row store.State
+	var listed bool
+	err := s.db.QueryRow(ctx, e.readMany, s.withClock([]any{[]string{g.Ops[0].Key}})...).Scan(&i, &row.Used, &row.TS, (*rowVersion)(&row.Version), &listed, &now)
+	switch {
+	case err != nil:
+		return storeError(err, false)
+	case row.Version == e.def.Number && rule.Used(row, now) <= room:
+		return store.ErrLocked
+	}
+	return s.decide(ctx, g, []*entry{e})
 }
 
 // decideRow decides an op by its row, as in a batch: a refusal writes nothing, and a row that is
