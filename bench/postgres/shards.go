@@ -15,21 +15,23 @@ import (
 
 func init() { register("shards", (*bench).shards) }
 
-// The scenario shards uses two equal limits, one with shards and one without.
+// The scenario shards uses three equal limits: without shards, with as many as there are
+// clients, which docs/how-to/shards.md recommends, and with fewer.
 const (
 	oneRowLimit  = "one-row"
 	shardedLimit = "sharded"
+	fewLimit     = "sharded-8"
 
 	shardClients = 64
 	spreadKeys   = 4096
-	independent  = 8                     // number of keys without shards: as many rows as a key with shards has
+	few          = 8
 	work         = 10 * time.Millisecond // time that a transaction works after its take
 )
 
 // shards measures many clients that take from one key. Only grants count: a refused call
 // is an error.
 func (b *bench) shards(ctx context.Context) error {
-	fmt.Fprintf(&b.out, "## One key of a limit with 8 shards, by the SQL function and by the Go store\n\nDecisions are grants: rows that say that the take is allowed. %d keys have one row each: what so many rows can do at most.\n\n", independent)
+	fmt.Fprintf(&b.out, "## One key of a limit with %d shards, by the SQL function and by the Go store\n\nDecisions are grants: rows that say that the take is allowed. Keys have one row each: what so many rows can do at most.\n\n", shardClients)
 	durable, err := b.newSchema(ctx, loggedDB, "logged")
 	if err != nil {
 		return err
@@ -38,7 +40,8 @@ func (b *bench) shards(ctx context.Context) error {
 	for _, w := range []*schema{durable, b.fast} {
 		for _, l := range []dipwell.Limit{
 			{Name: oneRowLimit, Rate: perSecond, Period: time.Second, Burst: burst, MaxDebt: dipwell.NoDebt},
-			{Name: shardedLimit, Rate: perSecond, Period: time.Second, Burst: burst, Shards: 8},
+			{Name: shardedLimit, Rate: perSecond, Period: time.Second, Burst: burst, Shards: shardClients},
+			{Name: fewLimit, Rate: perSecond, Period: time.Second, Burst: burst, Shards: few},
 		} {
 			if _, err := w.limiter.Define(ctx, l, store.OwnerCode); err != nil {
 				return err
@@ -55,10 +58,13 @@ func (b *bench) shards(ctx context.Context) error {
 	inShards := contend("transactions, shards", durable, 1, inTransaction(shardedLimit))
 	logged := contend("logged, one row", durable, 1, bySQL(oneRowLimit))
 	loggedShards := contend("logged, shards", durable, 1, bySQL(shardedLimit))
-	logged8 := contend(fmt.Sprintf("logged, %d keys", independent), durable, independent, bySQL(oneRowLimit))
+	inFew := contend(fmt.Sprintf("transactions, %d shards", few), durable, 1, inTransaction(fewLimit))
+	loggedFew := contend(fmt.Sprintf("logged, %d shards", few), durable, 1, bySQL(fewLimit))
+	logged8 := contend(fmt.Sprintf("logged, %d keys", few), durable, few, bySQL(oneRowLimit))
 	loggedMany := contend(fmt.Sprintf("logged, %d keys", spreadKeys), durable, spreadKeys, bySQL(oneRowLimit))
-	many8 := contend(fmt.Sprintf("unlogged, %d keys", independent), b.fast, independent, bySQL(oneRowLimit))
-	goMany8 := pooled(fmt.Sprintf("Go, unlogged, %d keys", independent), independent, oneRowLimit)
+	many8 := contend(fmt.Sprintf("unlogged, %d keys", few), b.fast, few, bySQL(oneRowLimit))
+	goMany8 := pooled(fmt.Sprintf("Go, unlogged, %d keys", few), few, oneRowLimit)
+	goFew := pooled(fmt.Sprintf("Go, unlogged, %d shards", few), 1, fewLimit)
 	many := contend(fmt.Sprintf("unlogged, %d keys", spreadKeys), b.fast, spreadKeys, bySQL(oneRowLimit))
 	shards := contend("unlogged, shards", b.fast, 1, bySQL(shardedLimit))
 	goMany := pooled(fmt.Sprintf("Go, unlogged, %d keys", spreadKeys), spreadKeys, oneRowLimit)
@@ -71,10 +77,10 @@ func (b *bench) shards(ctx context.Context) error {
 		least        float64
 		ceilings     []contender
 	}{
-		{shardClients, inShards, in, 5, nil},
-		{shardClients, loggedShards, logged, 2.5, []contender{logged8, loggedMany}},
+		{shardClients, inShards, in, 5, []contender{inFew}},
+		{shardClients, loggedShards, logged, 2.2, []contender{loggedFew, logged8, loggedMany}},
 		{shardClients, shards, many, 0.85, []contender{many8}},
-		{shardClients, goShards, goMany, 0.85, []contender{goMany8}},
+		{shardClients, goShards, goMany, 0.85, []contender{goFew, goMany8}},
 		{1, alone, one, 0.6, nil},
 	} {
 		cs := append([]contender{pair.theirs, pair.ours}, pair.ceilings...)
