@@ -107,6 +107,7 @@ class Calls:
         """Give a key a plan or numbers of its own, until a datetime or for good."""
         if until is not None and until.utcoffset() is None:
             raise DipwellError("until", "has no time zone")
+        rate, burst = rate if rate is None else whole(rate, "rate"), burst if burst is None else whole(burst, "burst")
         return self._ask(self._link.override(text(limit, "limit"), key_of(key), plan, rate, per, burst, until, note, start))
 
     def end_override(self, limit, key=None, kind=None):

@@ -15,7 +15,7 @@ OURS = {"22023", "42501", "42704", "54000", "55000", "P0002"}
 LENGTHS = {"per", "ttl", "block"}
 SETTINGS = LENGTHS | {"rate", "burst", "algorithm", "max_debt", "start", "on_change", "mode", "plans", "parent", "parts", "on_expire",
                       "shards", "shared", "usage"}
-# Of lists: what the entries of take_all are called.
+# What the members of a take are called in the lists of take_all and hold_all.
 LISTS = {"limit_names": "limit", "keys": "key", "costs": "cost", "plans": "plan", "floors": "floor"}
 
 INSTALL = """do $install$
@@ -193,22 +193,24 @@ def nothing(_):
     return None
 
 
-def error_of(e):
+def error_of(e, statement):
     """Return the DipwellError for an exception of the driver, or None if the error is not one
     of our functions. Django wraps the driver's exception."""
     for x in (e, e.__cause__):
         diag = getattr(x, "diag", None)
         field = getattr(diag, "constraint_name", None)
         if field and diag.sqlstate in OURS:
-            return DipwellError(argument(field), without(field, diag.message_primary), diag.sqlstate)
+            return DipwellError(argument(field, statement), without(field, diag.message_primary), diag.sqlstate)
     return None
 
 
-def argument(field):
+def argument(field, statement):
     """Return what an argument of SQL is called here."""
     entry = re.fullmatch(r"(\w+)\[([0-9]+)\]", field)
-    if entry and entry[1] in LISTS:
+    if entry and re.search("(take|hold)_all", statement):
         return f"takes[{int(entry[2]) - 1}].{LISTS[entry[1]]}"
+    if entry:
+        return f"{entry[1]}[{int(entry[2]) - 1}]"
     return {"limit_name": "limit", "limit_names": "takes"}.get(field, field)
 
 
@@ -234,7 +236,7 @@ class Connection(SQL):
             cursor.execute(statement, params)
             return cursor.fetchall() if params is not None else None
         except Exception as e:
-            ours = error_of(e)
+            ours = error_of(e, statement)
             if ours is None:
                 raise
             raise ours from e
@@ -254,7 +256,7 @@ class AsyncConnection(SQL):
             await cursor.execute(statement, params)
             return await cursor.fetchall() if params is not None else None
         except Exception as e:
-            ours = error_of(e)
+            ours = error_of(e, statement)
             if ours is None:
                 raise
             raise ours from e

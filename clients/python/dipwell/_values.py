@@ -26,8 +26,9 @@ class DipwellError(Exception):
 
 
 def without(field, reason):
-    """Return a reason without its field before it."""
-    return reason[len(field) + 2:] if field and reason.startswith(field + ": ") else reason
+    """Return a reason without its field, and without what is before that."""
+    before, colon, rest = reason.partition(f"{field}: ")
+    return rest if colon and (not before or before.endswith(": ")) else reason
 
 
 class Result(NamedTuple):

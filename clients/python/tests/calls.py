@@ -21,6 +21,7 @@ class Calls:
             call(*args, **kwargs)
         self.assertEqual(caught.exception.field, field, caught.exception)
         self.assertTrue(caught.exception.reason)
+        self.assertNotIn(f"{field}: ", caught.exception.reason)
         return caught.exception
 
     def test_take(self):
@@ -150,6 +151,8 @@ class Calls:
         self.assertEqual((self.d.check(tokens, "acme").remaining, self.d.check(calls, "acme").remaining), (80, 9))
         self.assertFalse(self.d.hold_all([(tokens, "acme", 30), (calls, "acme", 99)], ttl="1m").allowed)
         self.wrong("costs[1]", self.d.settle, "x", [1, True])
+        both = self.d.hold_all([(tokens, "bee"), (calls, "bee")], ttl="1m")
+        self.wrong("costs", both.settle, [1])
 
     def test_ready(self):
         name = self.limit(1)
@@ -157,6 +160,7 @@ class Calls:
         self.assertEqual(self.d.ready(name, ["acme", "bee", "cee"]), ["acme", "cee"])
         self.assertEqual(self.d.ready(name, ["acme"], 2), [])
         self.wrong("keys[1]", self.d.ready, name, ["acme", 7])
+        self.wrong("keys[1]", self.d.ready, name, ["acme", ""])
 
     def test_wait(self):
         for debt in (0, 5):
@@ -188,6 +192,8 @@ class Calls:
         self.wrong("limit", self.d.override, "nobody", "k", plan="pro")
         self.wrong("plan", self.d.override, name, "k", plan="gold")
         self.wrong("until", self.d.override, name, "k", plan="pro", until=datetime(2030, 1, 1))
+        self.wrong("rate", self.d.override, name, "k", rate=1.5, per="1m")
+        self.wrong("burst", self.d.override, name, "k", rate=1, per="1m", burst="2")
 
     def test_define(self):
         self.assertTrue(self.d.take(self.limit(1000, "1mo", algorithm="fixed_window", start="17 00:00 Europe/Rome"), "k"))
@@ -199,6 +205,7 @@ class Calls:
         self.assertEqual(self.d.check(self.limit(5, burst=0, max_debt=3), "k").remaining, 0)
         self.wrong("rate", self.d.define, "x", rate=True, per="1m")
         self.wrong("burst", self.d.define, "x", rate=1, per="1m", burst=1.5)
+        self.wrong("rate", self.d.define, "x")
         self.wrong("per", self.d.define, "x", rate=1, per="1 minute")
         self.wrong("per", self.d.define, "x", rate=1, per="1mo")
         self.wrong("algorithm", self.d.define, "x", rate=1, per="1m", algorithm="magic")

@@ -4,7 +4,7 @@ import { Sql, type Query } from "./sql.js";
 import type {
   Answer, AnswerOfAll, Checked, CostOptions, Held, HoldOptions, Installed, Limit, Settled, Take, TakeOptions, Verb, WaitOptions, Way,
 } from "./types.js";
-import { count, milliseconds, text, type Duration } from "./units.js";
+import { count, list, milliseconds, object, text, type Duration } from "./units.js";
 
 /**
  * Limits in a PostgreSQL database, or behind `dipwell serve`. A refusal is an answer; whatever
@@ -69,7 +69,8 @@ export class Dipwell {
 
   /** Gives back what time has not returned yet of a reservation. */
   async cancel(reservation: string): Promise<void> {
-    await this.#way.cancel(need("reservation", reservation));
+    if (!/^[\da-f-]{36}$/i.test(need("reservation", reservation))) throw new DipwellError("reservation", `${JSON.stringify(reservation)} is no id of a reservation`);
+    await this.#way.cancel(reservation);
   }
 
   /** Takes from up to 16 limits at one instant, or from none of them. */
@@ -83,20 +84,22 @@ export class Dipwell {
    * transaction, which would stay open.
    */
   async wait(limit: string, key?: string | null, options: WaitOptions = {}): Promise<Answer> {
-    const timeout = milliseconds("timeout", options.timeout ?? "30s");
+    const { timeout: longest = "30s", signal, ...rest } = object("options", options);
+    const timeout = milliseconds("timeout", longest);
     if (timeout < 1 || timeout > 600_000) throw new DipwellError("timeout", "is not between 1ms and 10m");
-    return this.#way.wait(checked({ ...options, limit, key }), timeout, options.signal);
+    return this.#way.wait(checked({ ...rest, limit, key }), timeout, signal);
   }
 
   /** Takes tokens and keeps them until the hold is settled to what was really used. */
   async hold(limit: string, key: string | null | undefined, cost: number, options: HoldOptions): Promise<Hold> {
-    const take = checked({ limit, key, cost: count("cost", cost), plan: options.plan, floor: options.floor });
-    return new Hold(this, await this.#way.hold([take], false, options.ttl, text("id", options.id)));
+    const { ttl, id, ...rest } = object("options", options);
+    return new Hold(this, await this.#way.hold([checked({ ...rest, limit, key, cost: count("cost", cost) })], false, ttl, text("id", id)));
   }
 
   /** Holds of several limits, all or nothing, under one id; settle has a cost for each. */
   async holdAll(takes: Take[], options: Pick<HoldOptions, "ttl" | "id">): Promise<Hold> {
-    return new Hold(this, await this.#way.hold(checkedAll(takes), true, options.ttl, text("id", options.id)));
+    const { ttl, id } = object("options", options);
+    return new Hold(this, await this.#way.hold(checkedAll(takes), true, ttl, text("id", id)));
   }
 
   /**
@@ -116,13 +119,14 @@ export class Dipwell {
 
   /** Returns those of at most 1,000 keys whose take would be allowed now, in their order. */
   async ready(limit: string, keys: string[], options: CostOptions = {}): Promise<string[]> {
-    const list = keys.map((key, i) => need(`keys[${i}]`, key));
-    return this.#way.ready(need("limit", limit), list, options.cost === undefined ? 1 : count("cost", options.cost), text("plan", options.plan));
+    const checkedKeys = list("keys", keys).map((key, i) => need(`keys[${i}]`, key));
+    const { cost, plan } = checked({ ...object("options", options), limit });
+    return this.#way.ready(limit, checkedKeys, cost, plan);
   }
 
   /** Adds a limit, or changes it while it is in use. Unchanged settings do nothing. */
   async define(name: string, limit: Limit): Promise<void> {
-    await this.#way.define(need("name", name), limit);
+    await this.#way.define(need("name", name), object("limit", limit));
   }
 
   /**
@@ -134,7 +138,7 @@ export class Dipwell {
   }
 
   async #one(verb: Verb, limit: string, key: string | null | undefined, options: TakeOptions): Promise<Answer> {
-    return this.#way.one(verb, checked({ ...options, limit, key }));
+    return this.#way.one(verb, checked({ ...object("options", options), limit, key }));
   }
 }
 
@@ -145,7 +149,7 @@ export function install(client: { query: Query }): Promise<Installed> {
 
 /** key joins the parts of a key of a limit with a parent; a '/' inside a part is escaped. */
 export function key(...parts: string[]): string {
-  return parts.map((part) => part.replaceAll("%", "%25").replaceAll("/", "%2F")).join("/");
+  return parts.map((part, i) => need(`parts[${i}]`, part).replaceAll("%", "%25").replaceAll("/", "%2F")).join("/");
 }
 
 /** Tokens that were taken until they are settled. Allowed is false if there were not enough. */
@@ -176,8 +180,11 @@ export class Hold {
   }
 }
 
-/** checked checks the types of a call's arguments. What they may be else, the server checks. */
+const members = ["limit", "key", "cost", "plan", "floor"];
+
+/** checked checks the names and types of a call's arguments. What they may be else, the server checks. */
 function checked(take: Take, path = ""): Checked {
+  for (const name in take) if (!members.includes(name)) throw new DipwellError(path + name, "is not known");
   return {
     limit: need(`${path}limit`, take.limit),
     key: text(`${path}key`, take.key),
@@ -187,7 +194,7 @@ function checked(take: Take, path = ""): Checked {
   };
 }
 
-const checkedAll = (takes: Take[]): Checked[] => takes.map((take, i) => checked(take, `takes[${i}].`));
+const checkedAll = (takes: Take[]): Checked[] => list("takes", takes).map((take, i) => checked(object(`takes[${i}]`, take), `takes[${i}].`));
 
 function need(field: string, value: unknown): string {
   const s = text(field, value);

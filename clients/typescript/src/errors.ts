@@ -38,14 +38,14 @@ interface DriverError {
 // Not EPIPE of Node, nor P2010 of Prisma.
 const SQLSTATE = /^(?!P[1-9])(?=.*\d)[0-9A-Z]{5}$/;
 
-/** sqlError returns the error for one of a driver, which may wrap that of PostgreSQL. */
-export function sqlError(cause: unknown): DipwellError {
+/** sqlError returns the error for one of a driver, which may wrap that of PostgreSQL, of a statement. */
+export function sqlError(cause: unknown, statement: string): DipwellError {
   for (let e = cause as DriverError | undefined; e; e = (e.meta ?? e.driverAdapterError ?? e.cause) as DriverError | undefined) {
     const code = e.originalCode ?? e.code;
     const message = e.originalMessage ?? e.message;
     if (typeof code === "string" && SQLSTATE.test(code) && typeof message === "string") {
       const field = e.constraint ?? e.constraint_name ?? fieldOf(code, message);
-      return new DipwellError(...fault(typeof field === "string" ? field : null, message), code, { cause });
+      return new DipwellError(...fault(typeof field === "string" ? field : null, message, /(take|hold)_all/.test(statement)), code, { cause });
     }
   }
   return new DipwellError(null, cause instanceof Error ? cause.message : String(cause), null, { cause });
@@ -57,15 +57,23 @@ function fieldOf(code: string, message: string): string | null {
   return (ours && /(?:^|: )([a-z_]+(?:\[\d+\])?): /.exec(message)?.[1]) || null;
 }
 
-/** The arguments of take_all in SQL, and the members of its calls here. */
+/** The arguments of take_all and hold_all in SQL, and the members of their takes here. */
 const members: Record<string, string> = { limit_names: "limit", keys: "key", costs: "cost", plans: "plan", floors: "floor" };
 
 /** fault returns a field as this package names it, and the message without it. */
-function fault(field: string | null, message: string): [string | null, string] {
+function fault(field: string | null, message: string, takes: boolean): [string | null, string] {
   if (field === null) return [null, message];
-  const at = message.indexOf(`${field}: `);
-  const reason = at < 0 ? message : message.slice(at + field.length + 2);
+  const reason = without(field, message);
   const [, list, n] = /^(\w+)\[(\d+)\]$/.exec(field) ?? [];
-  if (list && members[list]) return [`takes[${Number(n) - 1}].${members[list]}`, reason];
-  return [field === "limit_name" ? "limit" : field, reason];
+  if (list) return [takes ? `takes[${Number(n) - 1}].${members[list]}` : `${list}[${Number(n) - 1}]`, reason];
+  return [{ limit_name: "limit", limit_names: "takes" }[field] ?? camel(field), reason];
+}
+
+/** camel returns the name of a setting as this package has it. */
+export const camel = (field: string): string => field.replace(/_([a-z])/g, (_, c: string) => c.toUpperCase());
+
+/** without returns a message without its field, and without what is before that. */
+export function without(field: string, message: string): string {
+  const at = message.indexOf(`${field}: `);
+  return at < 0 ? message : message.slice(at + field.length + 2);
 }

@@ -1,4 +1,4 @@
-import { DipwellError } from "./errors.js";
+import { camel, DipwellError, without } from "./errors.js";
 import type { Answer, AnswerOfAll, Checked, Decision, Held, Installed, Limit, Settled, Verb, Way } from "./types.js";
 import { counted, duration, settings, up, type Duration } from "./units.js";
 
@@ -134,7 +134,8 @@ function read(status: number, text: string): unknown {
   }
   if (body && (status < 300 || (status === 429 && typeof body.allowed === "boolean"))) return body;
   const reason = body?.detail ?? body?.title ?? (text.slice(0, 200).trim() || `status ${status}`);
-  throw new DipwellError(body?.field ?? null, reason, String(status));
+  const field = body?.field ?? null;
+  throw new DipwellError(field && camel(field), field === null ? reason : without(field, reason), String(status));
 }
 
 /** member returns a call as JSON has it: what is absent has the server's default. */

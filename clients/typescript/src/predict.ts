@@ -43,7 +43,7 @@ function ofAny(a: Answer, elapsed: number): { remaining: number; wait: number | 
 function ofBucket(a: Answer, elapsed: number, { rate, per, burst = rate }: Bucket): { remaining: number; wait: number | null } {
   const perToken = milliseconds("per", per) / rate;
   const missing = Math.max(0, a.resetAfterMs! - elapsed); // until it is full
-  const free = Math.max(0, burst - Math.ceil(missing / perToken));
+  const free = Math.max(a.remaining, burst - Math.ceil(missing / perToken)); // missing was rounded up
   const wait = Math.max(0, Math.ceil(missing - (burst - a.cost) * perToken));
   return { remaining: free, wait: a.cost > burst ? null : wait };
 }

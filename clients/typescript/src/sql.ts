@@ -53,7 +53,9 @@ export class Sql implements Way {
     signal?.throwIfAborted();
     for (const deadline = Date.now() + timeoutMs; ; ) {
       const a = await this.one("take", t);
-      if (a.allowed || a.retryAfterMs === null || a.at + a.retryAfterMs > deadline) return a;
+      if (a.allowed || a.retryAfterMs === null) return a;
+      const left = deadline - a.at;
+      if (a.retryAfterMs > left) return { ...a, retryAfterMs: a.retryAfterMs - Math.max(0, left) }; // the same wait is allowed that much earlier
       signal?.throwIfAborted(); // meanwhile
       await sleep(a.retryAfterMs, signal);
     }
@@ -122,7 +124,7 @@ export class Sql implements Way {
     try {
       result = await this.#query(text, params);
     } catch (e) {
-      throw sqlError(e);
+      throw sqlError(e, text);
     }
     return "rows" in result ? result.rows : [...result];
   }

@@ -4,7 +4,7 @@ import type { Plan } from "./types.js";
 /** A length of time: a number of milliseconds, or a text such as `250ms`, `30s`, `1m`, `1h`, `1d`, `1w`, `1mo`, `1y`. */
 export type Duration = number | string;
 
-const units: Record<string, number> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000, w: 604_800_000 };
+const microseconds: Record<string, number> = { us: 1, ms: 1e3, s: 1e6, m: 6e7, h: 3.6e9, d: 8.64e10, w: 6.048e11 };
 
 /** duration returns a length of time as the service writes it. */
 export function duration(field: string, value: Duration): string {
@@ -18,13 +18,14 @@ export function duration(field: string, value: Duration): string {
 
 /** milliseconds returns a length of time as a number; months and years have none. */
 export function milliseconds(field: string, value: Duration): number {
-  const sum = [...duration(field, value).matchAll(/(\d+)([a-z]+)/g)].reduce((ms, [, n, unit]) => ms + Number(n) * (units[unit!] ?? NaN), 0);
-  return count(field, sum);
+  const text = duration(field, value);
+  if (/mo|y/.test(text)) throw new DipwellError(field, `${text} has no fixed length; write it in days`);
+  return count(field, [...text.matchAll(/(\d+)([a-z]+)/g)].reduce((sum, [, n, unit]) => sum + Number(n) * microseconds[unit!]!, 0) / 1000);
 }
 
 /** interval returns a length of time as PostgreSQL reads it. */
 export function interval(field: string, value: Duration | undefined): string | null {
-  return value === undefined ? null : duration(field, value).replace(/mo$/, "mon");
+  return value === undefined ? null : duration(field, value).replaceAll("mo", "mon");
 }
 
 /** count returns a whole number that a double holds exactly, or throws. */
@@ -47,6 +48,19 @@ export function text(field: string, value: unknown): string | null {
   if (typeof value !== "string") {
     throw new DipwellError(field, `has type ${typeof value}, but must be a string; write String(…)`);
   }
+  if (/[\0\p{Surrogate}]/u.test(value)) throw new DipwellError(field, "has a character that is not allowed in UTF-8 text");
+  return value;
+}
+
+/** object returns an argument that is an object, which null is too, or throws. */
+export function object<T extends object>(field: string, value: T): T {
+  if (typeof value !== "object") throw new DipwellError(field, `has type ${typeof value}, but must be an object`);
+  return value ?? {};
+}
+
+/** list returns an argument that is an array, or throws. */
+export function list<T>(field: string, value: T[]): T[] {
+  if (!Array.isArray(value)) throw new DipwellError(field, `has type ${typeof value}, but must be an array`);
   return value;
 }
 
@@ -61,19 +75,20 @@ export const up = (microseconds: number): number => Math.ceil(microseconds / 100
 
 /** settings returns those of a limit or a plan as the service's configuration names them. */
 export function settings(limit: Record<string, unknown>, path: string): object {
-  return Object.fromEntries(Object.entries(limit).map(([name, value]) => [snake(name), setting(name, value, path + name)]));
+  const given = Object.entries(limit).filter(([, value]) => value !== undefined);
+  return Object.fromEntries(given.map(([name, value]) => [snake(name), setting(name, value, path + name)]));
 }
 
 function setting(name: string, value: unknown, field: string): unknown {
   switch (name) {
     case "plans":
-      return Object.fromEntries(Object.entries(value as Record<string, Plan>).map(([plan, p]) => [plan, settings(p as Record<string, unknown>, `plans.${plan}.`)]));
+      return Object.fromEntries(Object.entries(object(field, value as Record<string, Plan>)).map(([plan, p]) => [plan, settings({ ...p }, `plans.${plan}.`)]));
     case "maxDebt":
       return value === -1 ? "unlimited" : count(field, value);
     case "per": case "ttl": case "lease": case "block":
-      return value === undefined ? undefined : duration(field, value as Duration);
+      return duration(field, value as Duration);
     case "rate": case "burst": case "parts": case "shards":
-      return value === undefined ? undefined : count(field, value);
+      return count(field, value);
   }
   return value;
 }

@@ -26,6 +26,7 @@ it("promises nothing early, and is late by a millisecond at most", () => {
         const exact = predict(a, at + later, { rate, per, burst });
         const any = predict(a, new Date(at + later));
         assert.ok(exact.remaining === truth.remaining || exact.remaining === truth.remaining - 1, `${used} ${cost} ${later}`);
+        assert.ok(exact.remaining >= a.remaining, `${used} ${cost} ${later}`);
         assert.ok(any.remaining <= truth.remaining, `${used} ${cost} ${later}`);
         assert.ok(truth.allowed || !any.allowed, `${used} ${cost} ${later}`);
         assert.ok(truth.allowed || !exact.allowed, `${used} ${cost} ${later}`);

@@ -14,6 +14,7 @@ const fails = (call, field, reason) =>
     assert.equal(e.field, field, e.message);
     assert.match(e.reason, reason);
     assert.equal(e.message, field === null ? e.reason : `${field}: ${e.reason}`);
+    assert.ok(!e.reason.includes(`${field}: `), e.reason);
     return true;
   });
 
@@ -133,6 +134,7 @@ for (const [way, d] of Object.entries(ways)) {
       await d.take(login, "u7", { cost: 20 });
       const refused = await d.wait(login, "u7", { timeout: 10 });
       assert.equal(refused.allowed, false);
+      within((await d.wait(login, "u7", { timeout: "10m" })).retryAfterMs, hour / 3); // then the same wait is allowed
       const stop = new AbortController();
       assert.equal((await d.wait(login, "u7", { cost: 0, signal: stop.signal })).allowed, true);
       await d.define(pace, { rate: 1, per: "5m", burst: 1 });
@@ -186,7 +188,31 @@ for (const [way, d] of Object.entries(ways)) {
       await fails(d.define(limit("bad"), { rate: 0, per: "1m" }), "rate", /0/);
       await fails(d.define(limit("bad"), { rate: 1, per: "1m", brust: 3 }), "brust", /./);
       await fails(d.define(limit("bad"), { rate: 1, per: 0.5 }), "per", /whole number/);
+      await fails(d.define(limit("bad"), { rate: 1, per: "1m", onChange: "never" }), "onChange", /keep/);
+      await fails(d.define(limit("bad"), { rate: 1, per: "1mo2d" }), "per", /length of time/);
+      await fails(d.wait(login, "k", { timeout: "1mo" }), "timeout", /no fixed length/);
+      for (const half of ["a\ud800", "a\0"]) await fails(d.take(login, half), "key", /UTF-8/);
+      await fails(d.cancel("nobody"), "reservation", /nobody/);
+      await fails(d.takeAll([]), "takes", /0 entries/);
+      await fails(d.ready(login, ["a", ""]), "keys[1]", /empty/);
+      const both = await d.holdAll([{ limit: login, key: "h" }, { limit: login, key: "i" }], { ttl: "1m" });
+      await fails(both.settle([1, -1]), "costs[1]", /-1/);
       assert.equal((await d.check(login, "k")).remaining, 20);
+    });
+
+    it("names what a call lacks, or has too much, where no types are checked", async () => {
+      await fails(d.take(login, "k", 5), "options", /object/);
+      await fails(d.take(login, "k", { costs: 5 }), "costs", /not known/);
+      await fails(d.takeUpTo(login, "k", { timeout: 5 }), "timeout", /not known/);
+      await fails(d.hold(login, "k", 1), "options", /object/);
+      await fails(d.holdAll([{ limit: login, key: "k" }]), "options", /object/);
+      await fails(d.takeAll(), "takes", /array/);
+      await fails(d.takeAll([null]), "takes[0].limit", /undefined/);
+      await fails(d.ready(login, "k"), "keys", /array/);
+      await fails(d.define(limit("bad")), "limit", /object/);
+      await fails(Promise.resolve().then(() => key("a", 7)), "parts[1]", /number/);
+      assert.equal((await d.take(login, "k", null)).remaining, 19);
+      await d.define(limit("undefined"), { rate: 1, per: "1m", maxDebt: undefined, plans: undefined });
     });
 
     it("defines all that a limit can have", async () => {
