@@ -60,7 +60,7 @@ class DipwellStorage(Storage, MovingWindowSupport):
         return sum(COUNT - remaining for remaining, _ in self._windows(key))
 
     def get_expiry(self, key):
-        return int(time.time() + max((ends for _, ends in self._windows(key)), default=0))
+        return int(max((ends for _, ends in self._windows(key)), default=0) + time.time())
 
     def acquire_entry(self, key, limit, expiry, amount=1):
         log = dict(name=f"limits/moving/{limit}/{expiry}", algorithm="concurrency", burst=limit, ttl=f"{expiry}s")

@@ -209,6 +209,8 @@ class Asynchronous(unittest.IsolatedAsyncioTestCase):
             waiting = asyncio.ensure_future(d.wait("cancelled", "k", timeout="5h"))
             while not await (await other.execute("select 1 from dipwell.reservations r join dipwell.limits l on l.id = r.limit_id where l.name = 'cancelled'")).fetchone():
                 await asyncio.sleep(0.01)
+            while conn.lock.locked():  # the row is there before the wait has heard of it
+                await asyncio.sleep(0.01)
             waiting.cancel()
             with self.assertRaises(asyncio.CancelledError):
                 await waiting
