@@ -177,7 +177,7 @@ func TestMutantsAreCaught(t *testing.T) {
 // are always the same, because few histories miss some mutants.
 func mutantIsCaught(t *testing.T, test, env, caught string) {
 	for _, c := range strings.Fields(caught) {
-		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+test+"$/^"+c+"$", "-test.timeout=30s")
+		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+test+"$/^"+c+"$", "-test.timeout=5m")
 		child.Env = append(os.Environ(), env, "DIPWELL_SEED=20261123")
 		out, err := child.CombinedOutput()
 		if err == nil {
