@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -105,7 +106,9 @@ func TestConcurrency(t *testing.T) {
 
 // A hold that is lost while the handler runs ends its context, and a handler that
 // outlives its client holds on.
-func TestConcurrencyLost(t *testing.T) {
+func TestConcurrencyLost(t *testing.T) { synctest.Test(t, testConcurrencyLost) }
+
+func testConcurrencyLost(t *testing.T) {
 	kept, err := memstore.New(memstore.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +127,7 @@ func TestConcurrencyLost(t *testing.T) {
 		hangUp()
 		<-r.Context().Done()
 		for before := holdsOf(t, l); holdsOf(t, l)[0].Expires == before[0].Expires; { // until it is extended
-			<-time.After(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond)
 		}
 	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
 	m(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
