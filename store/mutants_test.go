@@ -114,7 +114,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			out, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-vet=off", "-failfast", "-timeout=1m", "-overlay="+filepath.Join(dir, "overlay.json"), "-run", m.run, ".").CombinedOutput()
+			out, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-vet=off", "-failfast", "-timeout=10m", "-overlay="+filepath.Join(dir, "overlay.json"), "-run", m.run, ".").CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "--- FAIL: Test") && !strings.Contains(string(out), "fatal error: ") {
 				t.Errorf("%s noticed nothing: %v\n%s", m.run, err, out)
 			}
