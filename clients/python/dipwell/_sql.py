@@ -34,9 +34,13 @@ begin
         return;
     end if;
     perform set_config('search_path', 'pg_catalog, pg_temp', true);
-    execute $dipwell_schema$
+    begin
+        execute $dipwell_schema$
 {schema}
 $dipwell_schema$;
+    exception when others then
+        raise exception using errcode = sqlstate, message = sqlerrm; -- without the whole schema as its context
+    end;
     perform set_config('search_path', path, true);
 end $install$"""
 

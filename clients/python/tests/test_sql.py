@@ -265,6 +265,7 @@ class Install(unittest.TestCase):
         with psycopg.connect(new_database(), autocommit=True) as conn:
             conn.execute("create schema dipwell")
             conn.execute("create view dipwell.limits as select 1")
-            with self.assertRaises(psycopg.Error):
+            with self.assertRaises(psycopg.Error) as caught:
                 Dipwell(conn).install()
+            self.assertLess(len(str(caught.exception)), 1000)
             self.assertIsNone(conn.execute("select to_regnamespace('dipwell_internal')").fetchone()[0])

@@ -15,7 +15,11 @@ begin
     perform pg_advisory_xact_lock(x'64697077656c6c'::bit(64)::bigint);
     if not exists (select from pg_catalog.pg_class c where c.relname = 'migrations' and c.relnamespace = (select n.oid from pg_catalog.pg_namespace n where n.nspname = 'dipwell')) then
         perform set_config('search_path', 'pg_catalog, pg_temp', true);
-        execute $dipwell_schema$${sql}$dipwell_schema$;
+        begin
+            execute $dipwell_schema$${sql}$dipwell_schema$;
+        exception when others then
+            raise exception using errcode = sqlstate, message = sqlerrm; -- without the whole schema as its context
+        end;
         perform set_config('search_path', path, true);
     end if;
 end $dipwell_install$`;

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
+import { inspect } from "node:util";
 import { drizzle } from "drizzle-orm/node-postgres";
 import pg from "pg";
 import postgres from "postgres";
@@ -75,7 +76,10 @@ it("says which right it lacks", async () => {
   const fresh = await database("poor");
   const poor = Object.assign(new URL(fresh), { username: "poor" }).href;
   const denied = (reason) => (e) => e instanceof DipwellError && e.code === "42501" && e.field === null && reason.test(e.reason);
-  await connected(poor, (client) => assert.rejects(install(client), denied(/permission denied for database poor/)));
+  await connected(poor, async (client) => {
+    await assert.rejects(install(client), denied(/permission denied for database poor/));
+    assert.ok(inspect(await install(client).catch((e) => e)).length < 5000, "the error has the whole schema");
+  });
   await pool.query("create role owner login");
   await pool.query("alter database poor owner to owner");
   await connected(Object.assign(new URL(fresh), { username: "owner" }).href, async (client) => {
