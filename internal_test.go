@@ -112,7 +112,7 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
-func TestJoinKey(t *testing.T) {
+func TestPartsOfKey(t *testing.T) {
 	for _, c := range []struct {
 		parts []string
 		want  string
@@ -121,9 +121,11 @@ func TestJoinKey(t *testing.T) {
 		{[]string{"acme", "u7"}, "acme/u7"},
 		{[]string{"a/b", "50%", "c"}, "a%2Fb/50%25/c"},
 		{[]string{"%2F"}, "%252F"},
-		{[]string{"acme", ""}, "acme/"},
+		{[]string{""}, ""}, // no key: a variable without a value would merge all callers into one bucket
+		{[]string{"acme", ""}, ""},
+		{[]string{"", "u7"}, ""},
 	} {
-		if got := joinKey(c.parts...); got != c.want {
+		if got := Key(c.parts...); got != c.want {
 			t.Errorf("%q is %q, want %q", c.parts, got, c.want)
 		}
 	}

@@ -43,16 +43,7 @@ func checkPath(limit, key string, parts int) error {
 	return badField("key", "%s; those of limit %s have %d, separated by '/' (a '/' inside a part is written %%2F)", has, limit, parts)
 }
 
-// joinKey returns the key of one or more parts. joinKey writes '%' in a part as %25 and '/'
-// as %2F, so that no part can be read as two.
-func joinKey(parts ...string) string {
-	out := make([]string, len(parts))
-	for i, part := range parts {
-		out[i] = escapes.Replace(part)
-	}
-	return strings.Join(out, "/")
-}
-
+// escapes writes '%' in a part of a key as %25 and '/' as %2F, so that no part can be read as two.
 var escapes = strings.NewReplacer("%", "%25", "/", "%2F")
 
 // parentKey returns the key without its last part, as in store.Op: for a key of one part it

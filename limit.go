@@ -3,6 +3,7 @@ package dipwell
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"github.com/dipwell/dipwell/store"
@@ -79,8 +80,14 @@ func Key(parts ...string) string {
 		return Shared
 	case len(parts) == 1 && parts[0] == Shared: // one part is text of a user, which must not name the shared bucket
 		return Shared + Shared
+	case slices.Contains(parts, ""):
+		return "" // which no limit accepts, with parents or without
 	}
-	return joinKey(parts...)
+	key := escapes.Replace(parts[0])
+	for _, part := range parts[1:] {
+		key += "/" + escapes.Replace(part)
+	}
+	return key
 }
 
 // These values say what happens to the tokens in use when a limit is redefined:

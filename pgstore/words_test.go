@@ -39,6 +39,27 @@ func TestKeyOfAnotherType(t *testing.T) {
 	}
 }
 
+// TestPartsOfKey checks that the key of a part without a value is an error for a limit
+// without parents too, which does not look at the parts of its keys.
+func TestPartsOfKey(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('signup', 5, interval '1 minute'), dipwell.define('all', 5, interval '1 minute', shared => true)")
+	for _, parts := range []string{"''", "null", "'acme', ''", "'acme', null", "null, 'u7'"} {
+		for _, limit := range []string{"signup", "all"} {
+			_, err := pool.Exec(t.Context(), fmt.Sprintf("select dipwell.take('%s', dipwell.key(%s))", limit, parts))
+			var pg *pgconn.PgError
+			if !errors.As(err, &pg) || pg.Message != "key: is empty" {
+				t.Errorf("%s: key(%s): %v", limit, parts, err)
+			}
+		}
+	}
+	var key string
+	if err := pool.QueryRow(t.Context(), "select dipwell.key('acme', 'a/b', '50%')").Scan(&key); err != nil || key != "acme/a%2Fb/50%25" {
+		t.Error(key, err)
+	}
+}
+
 // TestKeyOfUnknownType checks that a key that can be text is text, in a literal and in
 // parameters of the types that drivers send: unknown (node-postgres, psycopg 3), varchar
 // (JDBC), text and name. (psycopg 2 writes literals.)

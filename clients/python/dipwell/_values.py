@@ -85,6 +85,8 @@ def text(s, field):
 def key_of(key, field="key"):
     """Return a key. None is that of a shared limit; a list of parts becomes a path."""
     if isinstance(key, (list, tuple)):
+        if "" in key:
+            raise DipwellError(field, f"part {key.index('') + 1} is empty")
         return "/".join(text(p, field).replace("%", "%25").replace("/", "%2F") for p in key)
     return None if key is None else text(key, field)
 

@@ -98,6 +98,8 @@ class Calls:
         self.assertEqual(self.d.take(name, "Ünïcode 漢字 '\"\\ %s").remaining, 4)
         self.wrong("limit", self.d.take, "nobody", "k")
         self.wrong("limit", self.d.take, None, "k")
+        self.wrong("key", self.d.take, name, ["acme", ""])
+        self.wrong("keys[1]", self.d.ready, name, ["k", ("", "u7")])
 
     def test_paths(self):
         org = self.limit(100, parts=1)

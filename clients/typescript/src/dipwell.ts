@@ -149,6 +149,7 @@ export function install(client: { query: Query }): Promise<Installed> {
 
 /** key joins the parts of a key of a limit with a parent; a '/' inside a part is escaped. */
 export function key(...parts: string[]): string {
+  if (parts.includes("")) throw new DipwellError(`parts[${parts.indexOf("")}]`, "is empty");
   return parts.map((part, i) => need(`parts[${i}]`, part).replaceAll("%", "%25").replaceAll("/", "%2F")).join("/");
 }
 

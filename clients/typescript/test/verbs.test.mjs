@@ -172,6 +172,7 @@ for (const [way, d] of Object.entries(ways)) {
       await d.define(org, { rate: 100, per: "1h", parts: 1 });
       await d.define(member, { rate: 10, per: "1h", parent: org });
       assert.equal(key("acme", "a/b%"), "acme/a%2Fb%25");
+      assert.throws(() => key("acme", ""), { field: "parts[1]", reason: "is empty" });
       const a = await d.takeAll([{ limit: member, key: key("acme", "a/b%"), cost: 9 }]);
       assert.deepEqual(a.limits.map((l) => [l.limit, l.remaining]), [[member, 1], [org, 91]]);
       await fails(d.take(member, "acme"), "key", /has 1 part/);

@@ -15,9 +15,10 @@ create type dipwell_internal.call as (
 );
 
 create function dipwell.key(variadic parts text[]) returns text language sql immutable as
-$$ select string_agg(replace(replace(coalesce(p, ''), '%', '%25'), '/', '%2F'), '/' order by i) from unnest(parts) with ordinality u (p, i) $$;
+$$ select case when bool_or(coalesce(p, '') = '') then '' else string_agg(replace(replace(p, '%', '%25'), '/', '%2F'), '/' order by i) end
+    from unnest(parts) with ordinality u (p, i) $$;
 comment on function dipwell.key is
-    'The key of a limit that has a parent or is one: the parts, joined by /. Inside a part % is written as %25 and / as %2F.';
+    'The key of a limit that has a parent or is one: the parts, joined by /. Inside a part % is written as %25 and / as %2F. If a part is empty or null, so is the key, which no limit accepts.';
 
 create function dipwell_internal.parent_key(key text) returns text language sql immutable as
 $$ select case when key ~ '/' then regexp_replace(key, '/[^/]*$', '') else '' end $$;
@@ -142,7 +143,7 @@ begin
         if j is null then
             j := cardinality(names) + 1;
             if j > 16 then
-                perform dipwell_internal.wrong('limit_names: the takes and the parents of their limits are more than 16');
+                perform dipwell_internal.wrong('limit_names: are more than 16 with the parents of the limits');
             end if;
             names[j] := ids[e] || ' ' || keys[e];
             c.ids := c.ids || ids[e];
