@@ -243,7 +243,7 @@ func (c *call) add(op *store.Op, named bool) (int, error) {
 		return i, nil
 	}
 	if len(c.ops) == store.MaxTakes {
-		return 0, badField("limit", "the takes and the parents of their limits are more than %d", store.MaxTakes)
+		return 0, badField("takes", "are more than %d with the parents of their limits", store.MaxTakes)
 	}
 	c.ops = c.ops[:len(c.ops)+1]
 	c.reserves = c.reserves || op.Def.Rule.Leaky && op.Verb == store.VerbTake
@@ -295,7 +295,7 @@ func checkFloor(def *store.Definition, verb store.Verb, floor int64) error {
 	return nil
 }
 
-// inList adds the index of a take to the field of a FieldError about a call, or to the
+// inList adds the index of a take to the field of a FieldError about it, or to the
 // error about a limit that does not exist.
 func (c *call) inList(err error, i int) error {
 	var f *FieldError
@@ -303,7 +303,7 @@ func (c *call) inList(err error, i int) error {
 		f = &FieldError{Field: "limit", Reason: err.Error(), Err: err}
 		err = f
 	}
-	if !c.alone && errors.As(err, &f) && f.Limit == "" {
+	if !c.alone && errors.As(err, &f) && f.Limit == "" && f.Field != "takes" {
 		return &FieldError{Field: fmt.Sprintf("takes[%d].%s", i, f.Field), Reason: f.Reason, Err: f.Err}
 	}
 	return err

@@ -115,6 +115,16 @@ func TestSettleCountsCosts(t *testing.T) {
 		}
 	}
 	must(t, pool, "select dipwell.settle_all('two', null); select dipwell.settle('one', null)")
+	for call, want := range map[string]string{ // the argument of hold is id, that of settle hold
+		"hold('login', 'a', 2, interval '1 hour', 'one')": "id: is of a hold that has ended",
+		"hold('login', 'a', 3, interval '1 hour', 'one')": "id: is of another call",
+		"settle('one', 1)": "hold: was settled to another cost",
+	} {
+		var pg *pgconn.PgError
+		if _, err := pool.Exec(t.Context(), "select dipwell."+call); !errors.As(err, &pg) || pg.Code != "55000" || pg.Message != want || !strings.HasPrefix(want, pg.ConstraintName+": ") {
+			t.Errorf("%s: %v; want %s", call, err, want)
+		}
+	}
 	var left int
 	if err := pool.QueryRow(t.Context(), "select remaining from dipwell.check('login', 'a')").Scan(&left); err != nil || left != 2 {
 		t.Errorf("%d left, %v; want 2", left, err)

@@ -106,6 +106,8 @@ func (q *request) ofHold(err error) error {
 		return bad("hold", f.Reason)
 	case ok && f.Field == "cost" && q.has(hasCosts):
 		return bad("costs[0]", f.Reason)
+	case ok && f.Field == "costs" && q.has(hasCost):
+		return bad("cost", "is of one take, but the hold is of several: give costs")
 	}
 	return err
 }

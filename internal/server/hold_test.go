@@ -155,13 +155,17 @@ func TestListOfOne(t *testing.T) {
 	}
 }
 
-// A cost of a hold with one take is named as the caller wrote it.
+// An error about the costs of a hold names the member that the caller wrote.
 func TestSettleNamesTheCost(t *testing.T) {
 	w := ofPlans(t, server.Config{}, local)
 	w.want(w.post("hold", `{"limit":"tokens","key":"k","ttl":"10s","id":"h"}`), 200)
 	w.want(w.post("settle", `{"hold":"h","cost":1000000}`), 400, `"field":"cost"`)
 	w.want(w.post("settle", `{"hold":"h","costs":[1000000]}`), 400, `"field":"costs[0]"`)
 	w.want(w.post("settle", "hold=h&costs=1000000"), 400, `"field":"costs[0]"`)
+	w.want(w.post("settle", `{"hold":"h","costs":[1,1]}`), 400, `"field":"costs"`)
+	w.want(w.post("hold", `{"takes":[{"limit":"tokens","key":"k"},{"limit":"api","key":"k"}],"ttl":"10s","id":"two"}`), 200)
+	w.want(w.post("settle", `{"hold":"two","cost":1}`), 400, `"field":"cost"`)
+	w.want(w.post("settle", `{"hold":"two","costs":[1]}`), 400, `"field":"costs"`)
 }
 
 // An unknown limit in a list is named with its place, and is still a 404.

@@ -35,9 +35,9 @@ $$ select expires + case when keep then dipwell_internal.hold_stays(ttl) else 0 
 create function dipwell_internal.hold_gone(p dipwell.hold_parts) returns bigint language sql immutable as
 $$ select case when p.live then p.expires + dipwell_internal.hold_stays(p.ttl) else p.due end $$;
 
-create function dipwell_internal.hold_conflict(reason text) returns void language plpgsql as $$
+create function dipwell_internal.hold_conflict(reason text, field text default 'hold') returns void language plpgsql as $$
 begin
-    raise exception using errcode = 'object_not_in_prerequisite_state', constraint = 'hold', message = 'hold: ' || reason;
+    raise exception using errcode = 'object_not_in_prerequisite_state', constraint = field, message = field || ': ' || reason;
 end $$;
 
 -- Whether a key has holds that may give something back to its row. The function is volatile,
@@ -187,9 +187,9 @@ begin
         if ps is not null then
             if (select array_agg(x.limit_id order by x.part) <> limit_ids or array_agg(x.key order by x.part) <> keys or array_agg(x.tokens order by x.part) <> hold_group.costs
                     or array_agg(x.takes order by x.part) <> hold_group.takes or max(x.ttl) <> hold_group.ttl or max(x.call) is distinct from call_ from unnest(ps) x) then
-                perform dipwell_internal.hold_conflict('the id is of another call');
+                perform dipwell_internal.hold_conflict('is of another call', 'id');
             elsif (select bool_or(x.settled) or max(x.expires) <= n or bool_and(x.reset) from unnest(ps) x) then
-                perform dipwell_internal.hold_conflict('has ended');
+                perform dipwell_internal.hold_conflict('is of a hold that has ended', 'id');
             end if;
             return query select * from dipwell_internal.hold_state(ps, true, at) x where x.version is not null;
             return;
