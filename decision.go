@@ -116,31 +116,13 @@ func (d *Decision) AppendMembers(b []byte) []byte {
 	return b
 }
 
-func (d *Decision) overriddenBy() *Override {
-	if d.Definition == nil {
-		return nil
-	}
-	return d.Definition.Override
-}
-
-// blockedUntil returns when the override that blocks the key ends, or 0. If it only leaves the
-// key blocked by what lies below, that is 0: the key is blocked without an end.
-func (d *Decision) blockedUntil() int64 {
-	o := d.overriddenBy()
-	if o == nil || o.Until == 0 || d.Definition.Mode != store.Blocked || o.Under != nil && d.Definition.WithOverride(o.Under).Mode == store.Blocked {
-		return 0
-	}
-	return o.Until
-}
-
 func (d *Decision) appendOne(b []byte) []byte {
 	b = append(b, `"allowed":`...)
 	b = strconv.AppendBool(b, d.Allowed)
 	b = texts.AppendJSON(append(b, `,"limit":`...), d.Limit)
-	o := d.overriddenBy()
 	if d.Plan != "" {
 		b = texts.AppendJSON(append(b, `,"plan":`...), d.Plan)
-	} else if o != nil {
+	} else if d.Definition != nil && d.Definition.Override != nil {
 		b = append(b, `,"plan":"override"`...)
 	}
 	b = append(b, `,"key":`...)
@@ -175,7 +157,7 @@ func (d *Decision) appendOne(b []byte) []byte {
 	if !d.Expires.IsZero() {
 		b = appendInt(b, `,"expires_us":`, d.Expires.UnixMicro())
 	}
-	if until := d.blockedUntil(); until != 0 {
+	if until := d.Definition.BlockedUntil(); until != 0 {
 		b = appendInt(b, `,"blocked_until_us":`, until)
 	}
 	if d.Repeated {

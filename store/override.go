@@ -105,6 +105,15 @@ func (o *Override) unblocked() *Override {
 	return o
 }
 
+// BlockedUntil returns when the override that blocks the key ends, or 0. If it only leaves the
+// key blocked by what lies below, that is 0: the key is blocked without an end. d may be nil.
+func (d *Definition) BlockedUntil() int64 {
+	if d == nil || d.Override == nil || d.Mode != Blocked || d.Override.Under != nil && d.WithOverride(d.Override.Under).Mode == Blocked {
+		return 0
+	}
+	return d.Override.Until
+}
+
 // At returns the override that decides calls at t, in µs: o, the one under it if o has ended,
 // or nil.
 func (o *Override) At(t int64) *Override {

@@ -226,7 +226,10 @@ func decisionOf(d *dipwell.Decision) *dipwellv1.Decision {
 		retry := d.RetryAfter.Microseconds()
 		out.RetryAfterUs = &retry
 	}
-	out.Plan, out.Hold, out.Repeated, out.RetryIsBound = d.Plan, d.Hold, d.Repeated, d.RetryIsBound
+	out.Plan, out.Hold, out.Repeated, out.RetryIsBound, out.BlockedUntilUs = d.Plan, d.Hold, d.Repeated, d.RetryIsBound, d.Definition.BlockedUntil()
+	if d.Plan == "" && d.Definition != nil && d.Definition.Override != nil {
+		out.Plan = "override"
+	}
 	if !d.Expires.IsZero() {
 		out.ExpiresUs = d.Expires.UnixMicro()
 	}

@@ -2,12 +2,15 @@ package server_test
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
@@ -444,6 +447,41 @@ func TestGRPCFields(t *testing.T) {
 	} {
 		if err := call(); status.Code(err) != codes.InvalidArgument || !strings.HasPrefix(status.Convert(err).Message(), field+": ") {
 			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+// TestGRPCAnswersAsJSON checks that an answer over gRPC has the members of that over HTTP.
+func TestGRPCAnswersAsJSON(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	conn, _ := w.serveGRPC(local)
+	c := dipwellv1.NewLimiterClient(conn)
+	for _, o := range []string{`"key":"numbers","burst":30`, `"key":"until","plan":"banned","for":"1h"`, `"key":"banned","plan":"banned"`, `"key":"raised","rate":60,"for":"1h"`, `"key":"free","plan":"staff"`} {
+		w.want(w.do("PUT", "/v1/limits/api/overrides", "{"+o+"}"), 200)
+	}
+	w.want(w.post("take", "limit=api&key=empty&cost=20"), 200)
+	w.want(w.post("take", "limit=api&key=raised&cost=20"), 200)
+	w.want(w.post("hold", "limit=api&key=held&cost=20&ttl=1m"), 200)
+	for _, body := range []string{
+		`{"limit":"api","key":"full"}`, `{"limit":"api","key":"full","cost":21}`, `{"limit":"api","key":"empty"}`, `{"limit":"api","key":"empty","plan":"pro"}`,
+		`{"limit":"api","key":"numbers"}`, `{"limit":"api","key":"until"}`, `{"limit":"api","key":"banned"}`, `{"limit":"api","key":"raised"}`, `{"limit":"api","key":"free"}`,
+		`{"limit":"api","key":"held"}`, `{"limit":"all"}`, `{"limit":"user","key":"acme/ann","cost":8}`, `{"takes":[{"limit":"api","key":"until"},{"limit":"all"}]}`,
+	} {
+		var call dipwellv1.Call
+		var members map[string]json.RawMessage
+		if err := errors.Join(protojson.Unmarshal([]byte(body), &call), json.Unmarshal(w.post("check", body).Body.Bytes(), &members)); err != nil {
+			t.Fatal(body, err)
+		}
+		for _, ofProblem := range []string{"type", "title", "status", "detail", "violated-policies"} {
+			delete(members, ofProblem)
+		}
+		answer, err := json.Marshal(members)
+		var want dipwellv1.Decision
+		if err = errors.Join(err, protojson.Unmarshal(answer, &want)); err != nil {
+			t.Errorf("%s: %v", body, err) // such as a member that the message lacks
+		}
+		if got, err := c.Check(t.Context(), &call); err != nil || !proto.Equal(got, &want) {
+			t.Errorf("%s: %v, %v\nover HTTP %s", body, got, err, answer)
 		}
 	}
 }

@@ -189,29 +189,30 @@ func (x *Take) GetFloor() int64 {
 // Decision is the answer. For several takes the top level speaks for the limit
 // that decides, and limits has each, in the order asked, and then their parents.
 type Decision struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Allowed       bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	Limit         string                 `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	Key           *string                `protobuf:"bytes,3,opt,name=key,proto3,oneof" json:"key,omitempty"` // absent for a limit that is shared
-	Cost          int64                  `protobuf:"varint,4,opt,name=cost,proto3" json:"cost,omitempty"`
-	Granted       int64                  `protobuf:"varint,5,opt,name=granted,proto3" json:"granted,omitempty"`                                       // tokens taken
-	Capacity      int64                  `protobuf:"varint,6,opt,name=capacity,proto3" json:"capacity,omitempty"`                                     // tokens
-	Remaining     int64                  `protobuf:"varint,7,opt,name=remaining,proto3" json:"remaining,omitempty"`                                   // whole tokens
-	RetryAfterUs  *int64                 `protobuf:"varint,8,opt,name=retry_after_us,json=retryAfterUs,proto3,oneof" json:"retry_after_us,omitempty"` // absent when allowed, and when no wait will help
-	ResetAfterUs  int64                  `protobuf:"varint,9,opt,name=reset_after_us,json=resetAfterUs,proto3" json:"reset_after_us,omitempty"`       // until the bucket is full
-	DelayUs       int64                  `protobuf:"varint,10,opt,name=delay_us,json=delayUs,proto3" json:"delay_us,omitempty"`                       // until a reservation is due
-	Never         bool                   `protobuf:"varint,11,opt,name=never,proto3" json:"never,omitempty"`                                          // the cost is more than the limit could ever hold
-	Shadow        bool                   `protobuf:"varint,12,opt,name=shadow,proto3" json:"shadow,omitempty"`                                        // allowed only because the limit is in shadow mode
-	Source        string                 `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`                                         // store, deny-cache, lease, fallback-open, fallback-closed, fallback-local
-	Reservation   string                 `protobuf:"bytes,14,opt,name=reservation,proto3" json:"reservation,omitempty"`                               // when delay_us is above 0
-	Limits        []*Decision            `protobuf:"bytes,15,rep,name=limits,proto3" json:"limits,omitempty"`
-	Plan          string                 `protobuf:"bytes,16,opt,name=plan,proto3" json:"plan,omitempty"`                                        // the plan that decided; empty: the limit itself
-	Hold          string                 `protobuf:"bytes,17,opt,name=hold,proto3" json:"hold,omitempty"`                                        // id of the hold, for Settle and Extend
-	ExpiresUs     int64                  `protobuf:"varint,18,opt,name=expires_us,json=expiresUs,proto3" json:"expires_us,omitempty"`            // when the hold expires, in microseconds since the Unix epoch; 0: no hold
-	Repeated      bool                   `protobuf:"varint,19,opt,name=repeated,proto3" json:"repeated,omitempty"`                               // the same Hold or Settle was made before, and changed nothing now
-	RetryIsBound  bool                   `protobuf:"varint,20,opt,name=retry_is_bound,json=retryIsBound,proto3" json:"retry_is_bound,omitempty"` // retry_after_us is not exact: the key has holds or a faster plan and the call may be allowed before it, or its override ends
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Allowed        bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	Limit          string                 `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Key            *string                `protobuf:"bytes,3,opt,name=key,proto3,oneof" json:"key,omitempty"` // absent for a limit that is shared
+	Cost           int64                  `protobuf:"varint,4,opt,name=cost,proto3" json:"cost,omitempty"`
+	Granted        int64                  `protobuf:"varint,5,opt,name=granted,proto3" json:"granted,omitempty"`                                       // tokens taken
+	Capacity       int64                  `protobuf:"varint,6,opt,name=capacity,proto3" json:"capacity,omitempty"`                                     // tokens
+	Remaining      int64                  `protobuf:"varint,7,opt,name=remaining,proto3" json:"remaining,omitempty"`                                   // whole tokens
+	RetryAfterUs   *int64                 `protobuf:"varint,8,opt,name=retry_after_us,json=retryAfterUs,proto3,oneof" json:"retry_after_us,omitempty"` // absent when allowed, and when no wait will help
+	ResetAfterUs   int64                  `protobuf:"varint,9,opt,name=reset_after_us,json=resetAfterUs,proto3" json:"reset_after_us,omitempty"`       // until the bucket is full
+	DelayUs        int64                  `protobuf:"varint,10,opt,name=delay_us,json=delayUs,proto3" json:"delay_us,omitempty"`                       // until a reservation is due
+	Never          bool                   `protobuf:"varint,11,opt,name=never,proto3" json:"never,omitempty"`                                          // the cost is more than the limit could ever hold
+	Shadow         bool                   `protobuf:"varint,12,opt,name=shadow,proto3" json:"shadow,omitempty"`                                        // allowed only because the limit is in shadow mode
+	Source         string                 `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`                                         // store, deny-cache, lease, fallback-open, fallback-closed, fallback-local
+	Reservation    string                 `protobuf:"bytes,14,opt,name=reservation,proto3" json:"reservation,omitempty"`                               // when delay_us is above 0
+	Limits         []*Decision            `protobuf:"bytes,15,rep,name=limits,proto3" json:"limits,omitempty"`
+	Plan           string                 `protobuf:"bytes,16,opt,name=plan,proto3" json:"plan,omitempty"`                                              // the plan that decided; "override": numbers of the key's own; empty: the limit itself
+	Hold           string                 `protobuf:"bytes,17,opt,name=hold,proto3" json:"hold,omitempty"`                                              // id of the hold, for Settle and Extend
+	ExpiresUs      int64                  `protobuf:"varint,18,opt,name=expires_us,json=expiresUs,proto3" json:"expires_us,omitempty"`                  // when the hold expires, in microseconds since the Unix epoch; 0: no hold
+	Repeated       bool                   `protobuf:"varint,19,opt,name=repeated,proto3" json:"repeated,omitempty"`                                     // the same Hold or Settle was made before, and changed nothing now
+	RetryIsBound   bool                   `protobuf:"varint,20,opt,name=retry_is_bound,json=retryIsBound,proto3" json:"retry_is_bound,omitempty"`       // retry_after_us is not exact: the key has holds or a faster plan and the call may be allowed before it, or its override ends
+	BlockedUntilUs int64                  `protobuf:"varint,21,opt,name=blocked_until_us,json=blockedUntilUs,proto3" json:"blocked_until_us,omitempty"` // until when an override blocks the key, in microseconds since the Unix epoch; 0: no block, or one without an end
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Decision) Reset() {
@@ -382,6 +383,13 @@ func (x *Decision) GetRetryIsBound() bool {
 		return x.RetryIsBound
 	}
 	return false
+}
+
+func (x *Decision) GetBlockedUntilUs() int64 {
+	if x != nil {
+		return x.BlockedUntilUs
+	}
+	return 0
 }
 
 type CancelRequest struct {
@@ -896,7 +904,7 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x04plan\x18\x04 \x01(\tR\x04plan\x12\x14\n" +
 	"\x05floor\x18\x05 \x01(\x03R\x05floorB\x06\n" +
 	"\x04_keyB\a\n" +
-	"\x05_cost\"\xdf\x04\n" +
+	"\x05_cost\"\x89\x05\n" +
 	"\bDecision\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\tR\x05limit\x12\x15\n" +
@@ -919,7 +927,8 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\n" +
 	"expires_us\x18\x12 \x01(\x03R\texpiresUs\x12\x1a\n" +
 	"\brepeated\x18\x13 \x01(\bR\brepeated\x12$\n" +
-	"\x0eretry_is_bound\x18\x14 \x01(\bR\fretryIsBoundB\x06\n" +
+	"\x0eretry_is_bound\x18\x14 \x01(\bR\fretryIsBound\x12(\n" +
+	"\x10blocked_until_us\x18\x15 \x01(\x03R\x0eblockedUntilUsB\x06\n" +
 	"\x04_keyB\x11\n" +
 	"\x0f_retry_after_us\"1\n" +
 	"\rCancelRequest\x12 \n" +
