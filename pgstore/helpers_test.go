@@ -9,7 +9,7 @@ import (
 
 // testTimeout bounds how long a test waits for a condition; servers are slow on
 // a busy machine.
-const testTimeout = time.Minute
+const testTimeout = 5 * time.Minute
 
 // eventually polls until ok returns true.
 func eventually(t testing.TB, what string, ok func() bool) {
