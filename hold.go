@@ -56,7 +56,7 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 		l.release(ctx, c.hold.ID, len(takes)) // nobody else knows the hold's random id
 	}
 	if c.alone && len(c.ops) == 1 {
-		d.fillOne(g, 0)
+		d.fill(&g.Ops[0])
 	} else {
 		d.fillAll(g, takes, c.own[:], c.named)
 	}
@@ -108,7 +108,7 @@ func (l *Limiter) changeHold(ctx context.Context, h store.HoldCall, costs []int6
 	switch len(g.Ops) {
 	case 0:
 	case 1:
-		d.fillOne(g, 0)
+		d.fill(&g.Ops[0])
 	default:
 		d.fillAll(g, nil, nil, 0)
 	}
@@ -119,9 +119,9 @@ func (l *Limiter) changeHold(ctx context.Context, h store.HoldCall, costs []int6
 
 // A store that sets the ops of a group about a hold has room for them in g.Ops.
 func (l *Limiter) decideHold(ctx context.Context, c *call) (*store.Group, error) {
-	g, _ := c.batch.Single()
-	g.Ops, g.Hold = c.ops, &c.hold
-	err := l.decide(ctx, &c.batch, c.timeout)
+	g := c.group()
+	g.Hold = &c.hold
+	err := l.decide(ctx, c)
 	return g, err
 }
 

@@ -26,12 +26,15 @@ func (l *Limiter) checkParts(def *store.Definition, key string) error {
 
 // checkPath returns a *FieldError if a key has another number of parts, or an empty one.
 func checkPath(limit, key string, parts int) error {
-	n := 0
-	for rest, more := key, true; more; n++ {
-		var part string
-		if part, rest, more = strings.Cut(rest, "/"); part == "" {
-			return badField("key", "part %d of %q is empty", n+1, key)
+	n, from := 0, 0
+	for i := 0; i <= len(key); i++ {
+		if i < len(key) && key[i] != '/' {
+			continue
 		}
+		if n++; i == from {
+			return badField("key", "part %d of %q is empty", n, key)
+		}
+		from = i + 1
 	}
 	if n == parts {
 		return nil

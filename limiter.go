@@ -211,15 +211,12 @@ func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64
 // argument, and with the plan and floor of t. Do sets *d, which may be reused for many
 // calls. If it returns an error, *d is not a decision.
 func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, t Take) error {
-	if t.With != nil || t.Plan != "" || t.Floor != 0 {
-		return l.doTake(ctx, d, verb, &t)
-	}
 	def := l.registry.Lookup(t.Limit)
+	if t.With != nil || t.Plan != "" || t.Floor != 0 || def != nil && (special(def) || verb > store.VerbReset) {
+		return l.doTake(ctx, d, verb, def, &t)
+	}
 	if def == nil {
 		return l.registry.Missing(t.Limit)
-	}
-	if special(def) || verb > store.VerbReset {
-		return l.doTake(ctx, d, verb, &t)
 	}
 	d.reset()
 	key, err := check(def, t.Key, t.Cost)
@@ -233,8 +230,11 @@ func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, t Take) 
 }
 
 // special reports whether doTake must decide the calls of a limit.
-func special(def *store.Definition) bool {
-	return def.Paths || def.Rule.Sliding || def.Algorithm == store.Concurrency || isAdaptive(def) || def.Shards > 1
+func special(def *store.Definition) bool { return def.Paths || restricted(def) }
+
+// restricted reports whether some verbs are not possible on a limit, apart from holds.
+func restricted(def *store.Definition) bool {
+	return def.Rule.Sliding || def.Algorithm == store.Concurrency || isAdaptive(def) || def.Shards > 1
 }
 
 // ensure returns the limit's definition in force, and defines the limit if the store has none.
@@ -260,7 +260,7 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 		return l.registry.Missing(limit)
 	}
 	if special(def) {
-		return l.doTake(ctx, d, store.VerbTake, &Take{Limit: limit, Key: key, Cost: n})
+		return l.doTake(ctx, d, store.VerbTake, def, &Take{Limit: limit, Key: key, Cost: n})
 	}
 	if l.abilities.Quick != nil && !def.Shared && len(key) > len(Shared) && len(key) <= store.MaxKey {
 		d.setCall(def, key, n) // set before the call, so that the processor writes it while the store works
@@ -320,7 +320,8 @@ func (l *Limiter) doBatch(ctx context.Context, d *Decision, verb store.Verb, def
 	if verb == store.VerbReserve || def.Rule.Leaky && verb == store.VerbTake {
 		g.ID = newReservation()
 	}
-	err := l.decide(ctx, &c.batch, def.Timeout)
+	c.timeout, c.extra = def.Timeout, restricted(def)
+	err := l.decide(ctx, c)
 	d.fill(op)
 	d.setReservation(g, err)
 	op.Key = ""
@@ -328,21 +329,23 @@ func (l *Limiter) doBatch(ctx context.Context, d *Decision, verb store.Verb, def
 	return err
 }
 
-// decide sends a batch of one group to the store. If the store fails, the group is
-// answered by the failure modes of its limits.
-func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Duration) error {
-	if timeout > 0 && !l.abilities.InProcess {
+// decide sends the batch of a call, which has one group, to the store. If the store fails, the
+// group is answered by the failure modes of its limits.
+func (l *Limiter) decide(ctx context.Context, c *call) error {
+	if c.timeout > 0 && !l.abilities.InProcess {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
+		ctx, cancel = context.WithTimeout(ctx, c.timeout)
 		defer cancel()
 	}
-	g := &b.Groups[0]
-	l.adaptives.price(g)
+	g := &c.batch.Groups[0]
+	if c.extra {
+		l.adaptives.price(g)
+	}
 	var err error
-	if hasShards(g) {
-		err = l.applySharded(ctx, b, g)
+	if c.extra && hasShards(g) {
+		err = l.applySharded(ctx, &c.batch, g)
 	} else {
-		err = l.store.Apply(ctx, b)
+		err = l.store.Apply(ctx, &c.batch)
 	}
 	if err == nil {
 		err = g.Err
@@ -351,7 +354,9 @@ func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Durat
 		err = tooLarge(g)
 	}
 	if err == nil {
-		l.adaptives.remained(g)
+		if c.extra {
+			l.adaptives.remained(g)
+		}
 		return nil
 	}
 	g.Err = err

@@ -58,8 +58,9 @@ func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err e
 	return
 }
 
-func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *Take) error {
-	if def := l.registry.Lookup(t.Limit); def != nil && def.Parent != "" && t.With == nil && verb != store.VerbReset {
+// doTake is Do for any limit; def is that of t.Limit, or nil.
+func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, def *store.Definition, t *Take) error {
+	if def != nil && def.Parent != "" && t.With == nil && verb != store.VerbReset {
 		return l.doGroup(ctx, d, verb, []Take{*t}, true, false)
 	}
 	var op store.Op
@@ -104,12 +105,11 @@ func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, tak
 		d.Limits = nil
 		return err
 	}
-	g, _ := c.batch.Single()
-	g.Ops = c.ops
+	g := c.group()
 	if c.reserves {
 		g.ID = newReservation()
 	}
-	err := l.decide(ctx, &c.batch, c.timeout)
+	err := l.decide(ctx, c)
 	if err != nil && verb == store.VerbCharge {
 		err = c.inList(err, 0)
 	}
@@ -120,12 +120,14 @@ func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, tak
 
 type call struct {
 	batch    store.Batch
+	one      [1]store.Group // memory for batch.Groups
 	hold     store.HoldCall
 	costs    [store.MaxTakes]int64 // backs hold.Costs
 	ops      []store.Op
 	own      [store.MaxTakes]int // by take: index in ops of the op on the take's own limit
 	named    int                 // number of ops that belong to takes; the others are of parents
 	timeout  time.Duration
+	extra    bool // a limit of the call is restricted, so that it may be adaptive or have shards
 	reserves bool // the group may make a reservation
 	holds    bool // the group makes a hold
 	waits    bool // the call is a DoWait, or an attempt of one
@@ -140,8 +142,15 @@ func newOps() []store.Op { return make([]store.Op, 0, store.MaxTakes+1) }
 
 // The ops are cleared only by next: clearing all of them takes longer than deciding one.
 func (c *call) end() {
-	c.ops, c.timeout, c.reserves, c.holds, c.waits = c.ops[:0], 0, false, false, false
+	c.ops, c.timeout, c.extra, c.reserves, c.holds, c.waits = c.ops[:0], 0, false, false, false, false
 	calls.Put(c)
+}
+
+// group makes the batch one group of the ops of the call, and returns it.
+func (c *call) group() *store.Group {
+	c.one[0] = store.Group{Ops: c.ops}
+	c.batch.Groups = c.one[:]
+	return &c.one[0]
 }
 
 // prepare adds the ops of takes to an empty call, and then those of their limits'
@@ -183,7 +192,11 @@ func (l *Limiter) prepare(ctx context.Context, c *call, verb store.Verb, takes [
 
 // check checks that the call is possible on a limit. The error is a *FieldError.
 func (c *call) check(d *store.Definition, verb store.Verb) error {
+	r := restricted(d)
+	c.extra = c.extra || r
 	switch {
+	case !r && !c.waits && !c.holds && verb <= store.VerbReset:
+		return nil
 	case c.waits && d.Algorithm == Concurrency:
 		return badField("limit", "%s counts what is held; only hold, check and reset are possible, not wait", d.Name)
 	case c.waits && d.Shards > 1:
@@ -334,18 +347,13 @@ func (d *Decision) fillAll(g *store.Group, takes []Take, own []int, named int) {
 			top, decides = i, at
 		}
 	}
-	d.fillOne(g, decides)
-	d.Cost, d.Granted, d.Delay = d.Limits[top].Cost, d.Limits[top].Granted, us(g.Due())
+	d.Reservation, d.Hold, d.Expires, d.Repeated = Reservation{}, "", time.Time{}, false
+	d.fill(&g.Ops[decides])
+	d.Cost, d.Granted, d.Delay, d.Allowed = d.Limits[top].Cost, d.Limits[top].Granted, us(g.Due()), g.Allowed
 	if len(takes) == 1 {
 		d.Granted = d.Limits[0].Granted
 	}
-}
-
-// fillOne sets d to the decision of the op that decides a group, but for Limits.
-func (d *Decision) fillOne(g *store.Group, decides int) {
-	d.Reservation, d.Hold, d.Expires, d.Repeated = Reservation{}, "", time.Time{}, false
-	d.fill(&g.Ops[decides])
-	if d.Allowed = g.Allowed; !d.Allowed && !d.Never && slices.ContainsFunc(g.Ops, func(op store.Op) bool {
+	if !d.Allowed && !d.Never && slices.ContainsFunc(g.Ops, func(op store.Op) bool {
 		return op.Def.Override != nil && op.Def.Override.Until != 0 && op.Def.Mode != store.Blocked
 	}) {
 		d.RetryIsBound = true // an op that is allowed now may be refused once its override has ended

@@ -85,11 +85,10 @@ func (w *wait) reserve(ctx context.Context) error {
 		}
 		op.Verb, op.MaxDelay = store.VerbReserve, max(0, min(w.left().Microseconds(), store.MaxInt))
 	}
-	b := new(store.Batch) // not from a pool: a wait is slow anyway
-	g, _ := b.Single()
-	g.Ops, g.ID = w.c.ops, newReservation()
+	g := w.c.group()
+	g.ID = newReservation()
 	calls, end := outlast(ctx)
-	err := w.decide(calls, b, w.c.timeout)
+	err := w.decide(calls, w.c)
 	end()
 	w.fill(g)
 	switch {

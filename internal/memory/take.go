@@ -47,7 +47,8 @@ type taking struct {
 	sh  *shard
 	id  uint64
 	tag uint32
-	i   int // the row is sh.at(i)
+	i   int // row is sh.at(i)
+	row *slot
 }
 
 // takeAll decides a group of takes if Quick could decide each of them alone. Otherwise it
@@ -56,8 +57,7 @@ func (s *Store) takeAll(g *store.Group) bool {
 	if len(g.Ops) > few {
 		return false
 	}
-	var room [few]taking         // sorted by shard, the order in which calls lock shards
-	var rows [few]unsafe.Pointer // likely ones
+	var room [few]taking // sorted by shard, the order in which calls lock shards
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		b := s.limits.cached(op.Def)
@@ -70,17 +70,17 @@ func (s *Store) takeAll(g *store.Group) bool {
 		if v == nil {
 			return false
 		}
-		rows[i] = unsafe.Pointer(v.at(v.home(id)))
+		at := v.home(id)
 		for ; i > 0 && uintptr(unsafe.Pointer(room[i-1].sh)) > uintptr(unsafe.Pointer(sh)); i-- {
 			room[i] = room[i-1]
 		}
 		t := &room[i]
-		t.binding, t.Op, t.sh, t.id, t.tag = b, op, sh, id, tag
+		t.binding, t.Op, t.sh, t.id, t.tag, t.i, t.row = b, op, sh, id, tag, at, v.at(at)
 	}
 	takes := room[:len(g.Ops)]
-	count := fetch(rows[0], rows[1])
+	count := fetch(unsafe.Pointer(room[0].row), unsafe.Pointer(room[1].row))
 	if len(takes) > 2 {
-		fetch(rows[2], rows[3])
+		fetch(unsafe.Pointer(room[2].row), unsafe.Pointer(room[3].row))
 	}
 	for i := range takes {
 		if i == 0 || takes[i].sh != takes[i-1].sh {
@@ -108,11 +108,10 @@ func takeLocked(g *store.Group, takes []taking, now int64) bool {
 	}
 	for i := range takes {
 		if t := &takes[i]; allowed {
-			row := t.sh.at(t.i)
-			if row.handle&withLow != 0 {
+			if t.row.handle&withLow != 0 {
 				t.sh.lower(t.i, now, t.Used-t.Cost*t.unit)
 			}
-			row.used, row.ts = t.Used, t.TS
+			t.row.used, t.row.ts = t.Used, t.TS
 		} else if t.Allowed { // nothing is taken from this row
 			t.answer(now, 0)
 		}
@@ -128,15 +127,19 @@ func (r *takeRule) decides(op *store.Op) bool {
 
 // find returns false if the key has no row, or one under another definition than the take's.
 func (t *taking) find() bool {
-	i, row := t.sh.row(t.id, t.tag)
-	t.i = i
-	return row != nil && row.handle&^withLow == t.handle && !t.sh.closed && !t.dead.Load()
+	if t.sh.closed || t.dead.Load() {
+		return false
+	}
+	if t.row.id != t.id || t.row.tag != t.tag {
+		t.i, t.row = t.sh.row(t.id, t.tag)
+	}
+	return t.row != nil && t.row.handle&^withLow == t.handle
 }
 
 // answer returns false if more than the numbers of the row are needed.
 func (t *taking) answer(now, cost int64) bool {
 	t.Answer = store.Answer{}
-	a, row, phase := &t.Answer, t.sh.at(t.i), t.sh.phases.get(t.i)
+	a, row, phase := &t.Answer, t.row, t.sh.phases.get(t.i)
 	switch {
 	case t.bucket:
 		a.Used, a.TS, a.Remaining, a.Retry, a.Reset, a.Allowed = t.take(row.used, row.ts, now, cost)
