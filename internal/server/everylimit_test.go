@@ -208,9 +208,9 @@ func TestEveryOverride(t *testing.T) {
 	first := `{"limit":"b","key":"x","rate":7,"until":"` + at.Format(time.RFC3339) + `","kind":"temporary"}`
 	ofB := `{"limit":"b","overrides":1,"blocked":1}`
 	for got, want := range map[string]string{
-		ask("", "all"):     `{"limits":[{"limit":"a","overrides":1,"blocked":1},` + ofB + `],"ends":[` + first + `,` + later + `],"next":null}`,
-		ask("?n=1", "all"): `{"limits":[{"limit":"a","overrides":1,"blocked":1},` + ofB + `],"ends":[` + first + `],"next":null}`,
-		ask("", "one"):     `{"limits":[` + ofB + `],"ends":[` + first + `],"next":null}`,
+		ask("", "all"):     `{"ends":[` + first + `,` + later + `],"limits":[{"limit":"a","overrides":1,"blocked":1},` + ofB + `],"next":null}`,
+		ask("?n=1", "all"): `{"ends":[` + first + `],"limits":[{"limit":"a","overrides":1,"blocked":1},` + ofB + `],"next":null}`,
+		ask("", "one"):     `{"ends":[` + first + `],"limits":[` + ofB + `],"next":null}`,
 	} {
 		if strings.TrimSpace(got) != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -97,7 +97,7 @@ func (a *api) look(ctx context.Context, def *store.Definition, key string, cost 
 		var next dipwell.Decision
 		next, err = a.checkOwn(ctx, def.Name, key, cost)
 		l.d.Allowed, l.d.Never, l.d.Shadow, l.d.Cost, l.d.Limits = next.Allowed, next.Never, next.Shadow, next.Cost, next.Limits
-		l.d.RetryAfter, l.d.RetryIsBound = next.RetryAfter, next.RetryIsBound
+		l.d.RetryAfter, l.d.RetryIsBound, l.d.Delay = next.RetryAfter, next.RetryIsBound, next.Delay
 	}
 	if err != nil {
 		return l, err

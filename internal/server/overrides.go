@@ -48,25 +48,15 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request, q *query) error 
 	return writePage(w, "overrides", page, len(list) == n, last)
 }
 
-// Bounds of the answer of GET /v1/overrides.
-const (
-	overridesLimits = 1000 // limits that are looked at
-	overridesKeys   = 200  // keys with overrides that are looked at, of each limit
-)
+// GET /v1/overrides looks at so many limits, and so many keys of each.
+const overridesLimits, overridesKeys = 1000, 200
 
-// LimitOverrides is how many keys of a limit have overrides, and are blocked.
+// LimitOverrides is how many keys of a limit have overrides that do not block, and are blocked.
 type LimitOverrides struct {
 	Limit     string `json:"limit"`
-	Overrides int    `json:"overrides"` // those that do not block
+	Overrides int    `json:"overrides"`
 	Blocked   int    `json:"blocked"`
 	More      bool   `json:"more,omitempty"` // whether there may be others
-}
-
-// overridesOfLimits is the answer of GET /v1/overrides.
-type overridesOfLimits struct {
-	Limits []LimitOverrides `json:"limits"`
-	Ends   []Override       `json:"ends"`
-	Next   Nullable         `json:"next"` // last limit that was looked at, if there are more
 }
 
 // everyOverride answers GET /v1/overrides: how many overrides each limit has, and the temporary
@@ -77,42 +67,32 @@ func (a *api) everyOverride(w http.ResponseWriter, r *http.Request, q *query) er
 		asked.overrides += " " + strings.Join(c.Limits, " ")
 	}
 	answer, err := a.tops.get(r.Context(), asked, func() (any, error) {
-		out := overridesOfLimits{Limits: []LimitOverrides{}, Ends: []Override{}}
-		next, err := eachLimit(a.limitsOf(r.Context()), overridesLimits, func(def *store.Definition) (bool, error) { return true, out.add(r.Context(), a.limiter, def) })
-		slices.SortFunc(out.Ends, func(a, b Override) int { return a.Until.Compare(*b.Until) })
-		out.Ends, out.Next = out.Ends[:min(asked.n, len(out.Ends))], Nullable(next)
-		return out, err
+		limits, ends := []LimitOverrides{}, []Override{}
+		next, err := eachLimit(a.limitsOf(r.Context()), overridesLimits, func(def *store.Definition) (bool, error) {
+			list, err := a.limiter.Overrides(r.Context(), def.Name, "", "", overridesKeys)
+			one := LimitOverrides{Limit: def.Name, More: len(list) == overridesKeys}
+			for i := range list {
+				if def.WithOverride(&list[i]).Mode == store.Blocked {
+					one.Blocked++
+				}
+				for o := &list[i]; o != nil; o = o.Under {
+					if o.Kind() == store.TemporaryOverride {
+						ends = append(ends, jsonOverride(def.Name, o))
+					}
+				}
+			}
+			if one.Overrides = len(list) - one.Blocked; len(list) > 0 {
+				limits = append(limits, one)
+			}
+			return true, err
+		})
+		slices.SortFunc(ends, func(a, b Override) int { return a.Until.Compare(*b.Until) })
+		return map[string]any{"limits": limits, "ends": ends[:min(asked.n, len(ends))], "next": Nullable(next)}, err
 	})
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, http.StatusOK, answer)
-}
-
-// add adds the overrides of a limit.
-func (all *overridesOfLimits) add(ctx context.Context, limiter *dipwell.Limiter, def *store.Definition) error {
-	list, err := limiter.Overrides(ctx, def.Name, "", "", overridesKeys)
-	if err != nil || len(list) == 0 {
-		return err
-	}
-	one, blocks := LimitOverrides{Limit: def.Name, More: len(list) == overridesKeys}, map[string]bool{}
-	for _, p := range def.Plans.All() {
-		blocks[p.Name] = p.Mode == store.Blocked
-	}
-	for i := range list {
-		if o := &list[i]; blocks[o.Plan] || o.Kind() == store.AutomaticOverride {
-			one.Blocked++
-		} else {
-			one.Overrides++
-		}
-		for o := &list[i]; o != nil; o = o.Under {
-			if o.Kind() == store.TemporaryOverride {
-				all.Ends = append(all.Ends, jsonOverride(def.Name, o))
-			}
-		}
-	}
-	all.Limits = append(all.Limits, one)
-	return nil
 }
 
 // allListed returns those of an override and the one under it that belong in a list of this

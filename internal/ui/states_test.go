@@ -156,8 +156,8 @@ func TestBothVersions(t *testing.T) {
 	v.request(http.MethodPut, "/v1/limits/tokens", "rate=900&per=1m&burst=6000&mode=shadow&plans=pro:rate=10000;burst=40000|banned:mode=blocked&note=second")
 	v.at("#/limit?name=tokens")
 	for row, cells := range []string{
-		"rule|1,000 a minute, burst 6,000|900 a minute, burst 6,000", "plan pro|rate 10000, burst 60000|rate 10000, burst 40000",
-		"refused|25.0 % of 1,", "refused|, last hour|33.3 % of 1,", "refused| calls would be",
+		"Rule|1,000 a minute, burst 6,000|900 a minute, burst 6,000", "plan pro|rate 10000, burst 60000|rate 10000, burst 40000",
+		"Refused|25.0 % of 1,", "Refused|, last hour|33.3 % of 1,", "Refused| calls would be",
 	} {
 		for cell := range strings.SplitSeq(cells, "|") {
 			v.wait(fmt.Sprintf(`document.querySelectorAll("#would tbody tr")[%d]?.innerText.includes(%s)`, min(row, 2), quote(cell)))
@@ -343,4 +343,58 @@ func TestBarOfHolds(t *testing.T) {
 		v.draws("holds-"+limit+"-"+action, false)
 		v.click("#do .link")
 	}
+}
+
+// What a support engineer ran into who read nothing else.
+func TestWalkedThrough(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{}, "")
+	v.define("drip=60/1h,algorithm=leaky_bucket,max_debt=10,keys=list", "tries=3/1m,block=10m,keys=list", "tokens=1000/1d,burst=6000,keys=list,plans=big:burst=60000|small:burst=3000")
+	v.request(http.MethodPut, "/v1/limits/made", "rate=50&per=1h&burst=60&note=first")
+	long := strings.Repeat("key-of-300-bytes/", 17) + "0123456789!"
+	v.request(http.MethodPut, "/v1/limits/signup/overrides", "plan=pro&note=long&key="+url.QueryEscape(long))
+	v.request(http.MethodPut, "/v1/limits/tokens/overrides", "plan=big&note=contract&key=acme")
+	v.request(http.MethodPut, "/v1/limits/tokens/overrides", "rate=2000&for=30h&note=import&key=acme")
+	v.take("tokens", "acme", 5000)
+	v.take("drip", "acme", 8)
+	v.post(6, "limit=tries&key=acme")
+
+	// A short time is not called an hour, and what lies under a raise comes back.
+	v.at("")
+	v.wait(`document.getElementById("ends")?.innerText.includes("then plan big")`)
+	v.wait(`/until \d\d:\d\d, 2,000 a day/.test(document.getElementById("ends").innerText)`)
+	v.shows("Defined made")
+
+	// The names of limits are not broken, however long a key is, and a phone has no column for them.
+	v.at("#/changes")
+	v.wait(`[...document.querySelectorAll("tbody td:nth-child(2) .key")].map((e) => e.getClientRects().length === 1 && e.offsetHeight < 30).join() === "true,true,true,true"`)
+	v.run(chromedp.EmulateViewport(390, 800))
+	v.wait(`![...document.querySelectorAll("td:nth-child(2)")].some((e) => e.checkVisibility())`)
+	v.run(chromedp.EmulateViewport(1100, 800))
+
+	// A leaky bucket says when a call that it lets pass goes; a block by itself names no other refusal.
+	v.at("#/customer?key=acme")
+	v.why("drip", "By the base; a call waits until ")
+	v.why("tries", " by the limit itself, for 10 min after a refusal.")
+	look(v, chromedp.Evaluate[bool](`(document.querySelector("[aria-label='Details of drip']").click(), true)`))
+	v.wait(`/token passes at .*, behind those before it/.test(document.querySelector("#limit-drip .ask")?.innerText)`)
+
+	// A plan that has less than is used says so.
+	v.start("tokens", "end")
+	v.send("do-end", "note", "over")
+	v.why("tokens", "By plan big")
+	v.start("tokens", "plan")
+	v.set("plan", "small")
+	v.shows("2,000 more than its burst are used: calls are refused until they have come back.")
+
+	// A change that changes nothing is not sent as if it did.
+	v.at("#/limit?name=made")
+	v.click(".buttons button:nth-child(2)")
+	v.shows("Type other numbers to see it.")
+	v.send("change", "change-note", "no reason")
+	v.shows("These numbers are in force already.")
+	v.set("change-rate", "40")
+	v.shows("50 an hour, burst 60 becomes 40 an hour, burst 60, as version 2.")
+	v.draws("change", false)
+	v.at("#/limit?name=login")
+	v.shows("Keys are not listed: set keys: list on this limit.")
 }

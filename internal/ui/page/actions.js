@@ -170,6 +170,7 @@ const forms = {
         !f.plan && ["", "Choose a plan to see it."],
         f.plan && over && ["at once", `Nothing: ${nameOf(def, over)} decides until ${at(Date.parse(over.until))}.`],
         f.plan && !over && out.free !== undefined && ["at once", `${count(out.free)} of ${count(chosen.burst)} are free.`],
+        !over && out.free === 0 && out.used > chosen.burst && ["at worst", `${count(out.used - chosen.burst)} more than its burst are used: calls are refused until they have come back.`],
         f.plan && replaced && ["replaces", `${cap(nameOf(def, replaced))}${replaced.until ? " until " + at(Date.parse(replaced.until)) : ""} ends now.`],
         f.plan && end && [at(end), `Ends by itself: ${standing(x) ? nameOf(def, standing(x)) : "the base"} again.`],
       ],

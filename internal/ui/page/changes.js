@@ -18,7 +18,7 @@ export function Changes({query}) {
     ${wrong && html`<p class="fault" role="alert">${wrong}</p>`}
     <${Loaded} answer=${answer}>${(first) => {
       const list = [first, ...pages], next = list.at(-1).next;
-      return html`<${Table} columns=${[["When", "time"], ["Limit", ""], ["Customer", ""], ["What", ""], ["In full", "quiet wide what"], ["Who and why", ""]]} empty="Nothing was changed." rows=${list.flatMap((p) => p.entries).map((e) => [
+      return html`<${Table} columns=${[["When", "time"], ["Limit", "wide"], ["Customer", ""], ["What", ""], ["In full", "quiet wide what"], ["Who and why", ""]]} empty="Nothing was changed." rows=${list.flatMap((p) => p.entries).map((e) => [
         [day(Date.parse(e.at)), minute(Date.parse(e.at))].filter(Boolean).join(" "), html`<${LimitLink} name=${e.limit}/>`, e.key === undefined ? "" : html`<${KeyLink} of=${e.key} limit=${e.limit}/>`, wordsOf(e), e.what ?? "", note(e)])}/>
         ${next !== null && html`<p><button class="link" onClick=${() => page(limit, next).then((p) => more([...pages, p]), (err) => say(err.message))}>Older</button></p>`}`;
     }}<//>`;

@@ -114,7 +114,7 @@ function Level({x, def, s, of, raise}) {
     };
   }, [cost, x]);
   const a = cost === x.cost ? x : ask?.cost === cost ? ask : null, stairs = windows.includes(def.algorithm);
-  const when = !a ? "…" : a.allowed ? html`<b>now</b>` : a.never ? html`<b>never</b>: no wait helps` : html`at <b>${at(a.blocked_until_us && Math.abs(a.now + (a.retry_after_us - a.blocked_until_us) / 1000) < 1000 ? a.blocked_until_us / 1000 : a.now + a.retry_after_us / 1000)}</b>, in ${span(a.retry_after_us)}${a.retry_is_bound ? ", or sooner" : ""}`;
+  const when = !a ? "…" : a.allowed ? a.delay_us > 0 ? html`at <b>${at(a.now + a.delay_us / 1000)}</b>, behind those before it` : html`<b>now</b>` : a.never ? html`<b>never</b>: no wait helps` : html`at <b>${at(a.blocked_until_us && Math.abs(a.now + (a.retry_after_us - a.blocked_until_us) / 1000) < 1000 ? a.blocked_until_us / 1000 : a.now + a.retry_after_us / 1000)}</b>, in ${span(a.retry_after_us)}${a.retry_is_bound ? ", or sooner" : ""}`;
   const raised = raise?.free !== undefined && (cost <= raise.free ? html`; raised: <b>at once</b>` : html`; raised: not at once`);
   return html`${held(def) ? html`<${Holds} x=${x}/>${!x.holds?.length && html`<p class="quiet">None is held.</p>`}`
     : x.mode === "blocked" && !x.row ? "" : html`<${Bucket} x=${{...x, stairs}} free=${s.free} of=${s.of} owed=${debt(x, def, s, layersOf(x, def)[0])} unit=${unit(def)} need=${a && !a.allowed ? cost : 0} needAt=${a?.retry_after_us} raise=${raise}/>`}

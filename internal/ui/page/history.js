@@ -25,7 +25,7 @@ export function wordsOf(e) {
     case "refund": return `Gave ${e.what ?? "tokens"} back in ${e.limit}`;
     case "reset": return held(def) ? `Ended all holds in ${e.limit}` : `Filled the bucket in ${e.limit}`;
     case "settle": return `Ended ${/^hold [^,]*/.exec(e.what)?.[0] ?? "a hold"} in ${e.limit}`;
-    case "define": return `Changed ${e.limit}`;
+    case "define": return `${e.what?.includes("; was ") ? "Changed" : "Defined"} ${e.limit}`;
     case "drop": return `Dropped ${e.limit}`;
   }
   return `${e.action} in ${e.limit}`;

@@ -98,17 +98,17 @@ function enforcedBefore(versions) {
 function settingsOf(text) {
   const words = (t) => t.replaceAll(";", ", ").replaceAll("=", " "), [head, ...rest] = text.slice(text.indexOf("=") + 1).split(/,(?=[a-z_]+=)/), [rate, per] = head.split("/");
   const {burst = rate, plans = "", mode: _, ...others} = Object.fromEntries(rest.map((s) => s.split(/=(.*)/)));
-  return {rule: numbers({rate: +rate, per, burst: +burst}, others.algorithm), ...others, ...Object.fromEntries(plans.split("|").filter(Boolean).map((p) => ["plan " + p.split(":")[0], words(p.split(/:(.*)/)[1])]))};
+  return {Rule: numbers({rate: +rate, per, burst: +burst}, others.algorithm), ...others, ...Object.fromEntries(plans.split("|").filter(Boolean).map((p) => ["plan " + p.split(":")[0], words(p.split(/:(.*)/)[1])]))};
 }
 
 // Both shows what differs between the version in shadow and the one that was enforced before, and what each refuses.
 function Both({l, before, hour}) {
   const [old] = useAnswer((signal) => call("GET", "/v1/top?" + new URLSearchParams({n: 1, limit: l.name, hour: new Date(before.at - 36e5).toISOString()}), undefined, signal).then((h) => h.counts[l.name], () => null), [l.name, before.at], 0);
-  const was = settingsOf(before.was), is = settingsOf(before.is), names = Object.keys({...was, ...is}).filter((k) => k === "rule" || was[k] !== is[k]), s = hour && series(hour, l.name);
+  const was = settingsOf(before.was), is = settingsOf(before.is), names = Object.keys({...was, ...is}).filter((k) => k === "Rule" || was[k] !== is[k]), s = hour && series(hour, l.name);
   const sum = (kind, is) => (s?.[kind] ?? []).reduce((n, v, i) => n + (is(hour.times[i]) ? v ?? 0 : 0), 0), then = (t) => t + 60000 <= before.at, since = (t) => t >= before.at;
   const refused = sum("refused", then), calls = refused + sum("allowed", then), would = sum("shadow", since), passed = sum("allowed", since);
-  return html`<${Table} columns=${[["Setting", "quiet"], ["Enforced until " + past(before.at), ""], [`Version ${l.version}, in shadow`, "shadow"]]} rows=${[...names.map((k) => [k, was[k] ?? "", is[k] ?? ""]),
-    ["refused", calls > 0 ? `${share(refused, calls) || "0 %"} of ${some(calls, "call")}, last hour` : old ? `${share(old[1], old[0]) || "0 %"} of ${some(old[0], "call")}, the hour from ${minute(Math.floor(before.at / 36e5 - 1) * 36e5)}` : "", passed > 0 ? `${share(would, passed) || "0 %"} of ${some(passed, "call")} would be` : ""]]}/>`;
+  const did = ["Refused", calls > 0 ? `${share(refused, calls) || "0 %"} of ${some(calls, "call")}, last hour` : old ? `${share(old[1], old[0]) || "0 %"} of ${some(old[0], "call")}, the hour from ${minute(Math.floor(before.at / 36e5 - 1) * 36e5)}` : "", passed > 0 ? `${share(would, passed) || "0 %"} of ${some(passed, "call")} would be` : ""];
+  return html`<${Table} columns=${[["Setting", "quiet"], ["Enforced until " + past(before.at), ""], [`Version ${l.version}, in shadow`, "shadow"]]} rows=${[...names.map((k) => [k, was[k] ?? "", is[k] ?? ""]), ...(did[1] || did[2] ? [did] : [])]}/>`;
 }
 
 const useOverrides = (l, kind) => useAnswer((signal) => call("GET", limitPath(l.name, "/overrides?" + new URLSearchParams({n: 500, ...(kind && {kind})})), undefined, signal), [l.name], 10000);
@@ -128,18 +128,12 @@ function Overrides({l, kind, answer}) {
 
 // Keys are live keys of a limit that keeps their text.
 function Keys({l}) {
-  const [prefix, set] = useState("");
+  const [prefix, set] = useState(""), [page, error] = useAnswer((signal) => (l.shared ? null : call("GET", limitPath(l.name, "/keys?" + new URLSearchParams({n: 20, prefix})), undefined, signal)), [l.name, prefix], 10000);
   if (l.shared) return "";
-  return html`<section><h2>Customers</h2>
-    <input id="prefix" type="search" aria-label="Keys that begin with" placeholder="Keys that begin with …" value=${prefix} onInput=${(e) => set(e.target.value)} autocomplete="off"/><${KeyList} l=${l} prefix=${prefix}/></section>`;
-}
-
-function KeyList({l, prefix}) {
-  const [page, error] = useAnswer((signal) => call("GET", limitPath(l.name, "/keys?" + new URLSearchParams({n: 20, prefix})), undefined, signal), [l.name, prefix], 10000);
-  if (error?.status === 501) return html`<p class="quiet">Keys are not listed: set <code>keys: list</code> on this limit.</p>`;
-  if (error || !page) return "";
-  return html`<${Table} columns=${[["Customer", ""], ["Free", "n"], ["Full in", "n"]]} empty="No live keys." rows=${page.keys.map((k) => [html`<${KeyLink} of=${k.key} limit=${l.name}/>`, count(k.remaining), k.reset_after_us === null ? "" : span(k.reset_after_us)])}/>
-    ${page.next !== null && html`<p class="quiet">and more: type how they begin</p>`}`;
+  return html`<section><h2>Customers</h2>${error?.status === 409 || error?.status === 501 ? html`<p class="quiet">Keys are not listed: set <code>keys: list</code> on this limit.</p>` : html`
+    <input id="prefix" type="search" aria-label="Keys that begin with" placeholder="Keys that begin with …" value=${prefix} onInput=${(e) => set(e.target.value)} autocomplete="off"/>
+    ${page && !error && html`<${Table} columns=${[["Customer", ""], ["Free", "n"], ["Full in", "n"]]} empty="No live keys." rows=${page.keys.map((k) => [html`<${KeyLink} of=${k.key} limit=${l.name}/>`, count(k.remaining), k.reset_after_us ? span(k.reset_after_us) : ""])}/>
+    ${page.next !== null && html`<p class="quiet">and more: type how they begin</p>`}`}`}</section>`;
 }
 
 const readOnly = ["owner", "version", "capacity", "warning", "present_rate", "rate_reason", "rate_changed_us"];
@@ -148,11 +142,11 @@ const readOnly = ["owner", "version", "capacity", "warning", "present_rate", "ra
 // says before what it does.
 function Change({l, action, close, d, top}) {
   const [v, setV] = useState({rate: String(l.rate ?? ""), burst: String(l.burst ?? ""), note: ""}), [wrong, setWrong] = useState({}), [sure, setSure] = useState(false), [busy, setBusy] = useState(false);
-  const set = (f) => (value) => { setV({...v, [f]: value}); setWrong({}); };
+  const set = (f) => (value) => { setV((old) => ({...old, [f]: value})); setWrong({}); };
   const slots = held(l), bursts = !["sliding_window", "leaky_bucket"].includes(l.algorithm), rate = Number(v.rate.replace(/\D/g, "")), burst = v.burst.trim() === "" ? undefined : Number(v.burst.replace(/\D/g, ""));
-  const to = {rate: slots ? undefined : rate, per: l.per, burst: slots ? burst : burst ?? rate}, draft = {change: `Change ${l.name}`, enforce: `Enforce ${l.name}`, shadow: `Put ${l.name} in shadow`, drop: `Drop ${l.name}`}[action];
+  const to = {rate: slots ? undefined : rate, per: l.per, burst: slots ? burst : burst ?? rate}, same = to.burst === l.capacity && (slots || rate === l.rate), draft = {change: `Change ${l.name}`, enforce: `Enforce ${l.name}`, shadow: `Put ${l.name} in shadow`, drop: `Drop ${l.name}`}[action];
   const lines = {
-    change: [["at once", `${numbers(baseOf(l), l.algorithm)} becomes ${numbers(to, l.algorithm)}, as version ${l.version + 1}.`], ["customers", (l.on_change ?? "keep") === "keep" ? "What they have used stays used." : l.on_change === "reset" ? "All buckets become full." : "What they have used is scaled."]],
+    change: same ? [["", "Type other numbers to see it."]] : [["at once", `${numbers(baseOf(l), l.algorithm)} becomes ${numbers(to, l.algorithm)}, as version ${l.version + 1}.`], ["used", (l.on_change ?? "keep") === "keep" ? "What they have used stays used." : l.on_change === "reset" ? "All buckets become full." : "What they have used is scaled."]],
     enforce: [["at once", "Calls above the limit are refused."], d?.shadow > 0 ? ["expect", `${share(d.shadow, d.calls)} of the calls of the last hour would have been refused.`] : top?.limits[0]?.shadow > 0 && ["expect", `${count(top.limits[0].shadow)} calls since this service started would have been refused.`]],
     shadow: [["at once", "It refuses nobody, and counts what it would refuse."]],
     drop: [["at once", "Calls that name it get 404."], ["gone", "Its buckets, overrides and usage."]],
@@ -161,6 +155,7 @@ function Change({l, action, close, d, top}) {
     e.preventDefault();
     const bad = v.note.trim() === "" ? {note: "Write a note: the versions show it."} : {};
     if (action === "change" && !slots && !(rate >= 1)) bad.rate = "At least 1.";
+    if (action === "change" && same) bad[slots ? "burst" : "rate"] = "These numbers are in force already.";
     if (Object.keys(bad).length > 0) return setWrong({...bad, form: "Nothing was saved."});
     if ((action === "drop" || action === "enforce") && !sure) return setSure(true);
     setBusy(true);

@@ -92,7 +92,7 @@ function Sentence({hour, did, limits, store, me}) {
     bad = `${some(drift, "limit differs", "limits differ")} from the configuration file`;
     why = "Another service or program has changed them: dipwell doctor says which.";
   }
-  const spike = worst(hour, did), during = `the hour until ${minute(hour.times.at(-1) + 60000)}`; // the present minute has not ended
+  const spike = worst(hour, did), during = hour.first > hour.times[0] && hour.first < Infinity ? `the time since ${minute(hour.first)}` : `the hour until ${minute(hour.times.at(-1) + 60000)}`; // the present minute has not ended
   return html`<div class="sentence"><span class=${bad ? "fault" : "good"}><${Icon} name=${bad ? "fault" : "good"}/></span><div><h1 id="sentence">${bad ?? (limits.length === 0 ? "No limit is defined" : limits.length === 1 ? "The only limit is healthy" : `All ${limits.length} limits are healthy`)}</h1>
     <p>${why ?? html`The store answers${hour.shared && hour.processes.length > 1 ? ` and ${hour.processes.length === 2 ? "both services" : "all services"} report` : ""}. ${calls === 0 ? `No call in ${during}.` : refused === 0 ? html`None of the ${some(calls, "call")} in ${during} was refused${usually("", 0.1)}.` : html`<b>${share(refused, calls)}</b> of the calls in ${during} were refused${usually("")}.`}`}</p>
     ${!bad && spike && html`<p><b>${spike.limit}</b> refuses ${spike.now}${spike.since ? ` since ${at(spike.since)}, before it ${spike.before || "nothing"}` : ""}${usually(spike.limit)}${spike.key !== undefined ? html`; mostly <${KeyLink} of=${spike.key} limit=${spike.limit}/>` : ""}.</p>`}
@@ -178,7 +178,7 @@ function Ends() {
   if (list.length === 0) return "";
   return html`<section id="ends"><${Head} title="Ends by itself">the next first${all.next !== null && ", of the first 1,000 limits"}<//><ol class="timeline">${list.slice(0, 6).map((o) => {
     const def = limitOf(o.limit), blocked = def?.plans?.[o.plan]?.mode === "blocked", lower = def && nameOf(def, o) === "the cut";
-    return html`<li><time>${day(Date.parse(o.until)).split(" ").slice(0, 2).join(" ") || minute(Date.parse(o.until))}</time><div><${KeyLink} of=${o.key} limit=${o.limit}/> ${blocked ? "blocked" : o.plan ? "plan " + o.plan : lower ? "lowered" : "raised"} in ${o.limit}<small>${day(Date.parse(o.until)) && `until ${minute(Date.parse(o.until))} `}${def ? `${blocked ? "" : numbers(numbersOf(def, o, o.under && numbersOf(def, o.under)), def.algorithm) + "; "}then ${o.under ? nameOf(def, o.under) : "the base"}` : ""}${o.note ? `: “${o.note}”` : ""}</small></div></li>`;
+    return html`<li><time>${day(Date.parse(o.until)).split(" ").slice(0, 2).join(" ") || minute(Date.parse(o.until))}</time><div><${KeyLink} of=${o.key} limit=${o.limit}/> ${blocked ? "blocked" : o.plan ? "plan " + o.plan : lower ? "lowered" : "raised"} in ${o.limit}<small>${day(Date.parse(o.until)) && `until ${minute(Date.parse(o.until))}, `}${def ? `${blocked ? "" : numbers(numbersOf(def, o, o.under && numbersOf(def, o.under)), def.algorithm) + "; "}then ${o.under ? nameOf(def, o.under) : "the base"}` : ""}${o.note ? `: “${o.note}”` : ""}</small></div></li>`;
   })}</ol></section>`;
 }
 

@@ -1,6 +1,6 @@
 // Why a limit is as it is for a key: one sentence, by the definition that decides the next
 // call. Nothing here asks the service, and nothing computes what the store decides.
-import {at, count, length, past, per, some, unlimited} from "./words.js";
+import {at, count, length, past, per, some, span, unlimited} from "./words.js";
 
 // b marks what is bold in a sentence; see Rich in parts.js.
 export const b = (text) => "\u0001" + text + "\u0001";
@@ -105,8 +105,7 @@ function blocked(x, def, top, next, changes) {
   const then = next && next.override !== undefined ? next.what : "the base", used = x.capacity - x.remaining, n = next?.numbers; // used tokens stay used
   const free = x.remaining > 0 && n?.burst && !n.mode && (def.on_change ?? "keep") === "keep" ? `, ${count(Math.max(0, n.burst - used))} of ${count(n.burst)} free` : "";
   if (top.override?.kind === "automatic") {
-    const last = x.refusals?.last?.[0];
-    return `Blocked until ${b(at(Date.parse(top.override.until)))} by the limit itself, after ${last ? "the refusal at " + past(last.at_us / 1000) : "a refusal"}.`;
+    return `Blocked until ${b(at(Date.parse(top.override.until)))} by the limit itself${def.block ? `, for ${span(length(def.block) * 1000)} after a refusal` : ""}.`;
   }
   const until = x.blocked_until_us ?? (top.override?.until && Date.parse(top.override.until) * 1000);
   if (until) return `Blocked until ${b(at(until / 1000))}${because(top.override, changes)}. Then ${then} again${free}.`;
@@ -123,6 +122,7 @@ function passes(x, def, s, top) {
   const until = top.override?.until ? ` until ${at(Date.parse(top.override.until))}` : "";
   const by = top.what === "the base" || top.what.startsWith("plan") ? "By " + top.what : named + " decides";
   if (s.of >= unlimited) return by + until + "; no limit.";
+  if (x.delay_us > 0) return `${by}${until}; a call waits until ${b(at(x.now + x.delay_us / 1000))}, behind those before it.`;
   return `${by}${until}; ${x.reset_after_us > 0 ? "full again at " + at(x.now + (x.row?.reset_after_us ?? x.reset_after_us) / 1000) : "full"}.`;
 }
 
