@@ -92,7 +92,7 @@ function Sentence({hour, did, limits, store, me}) {
     bad = `${some(drift, "limit differs", "limits differ")} from the configuration file`;
     why = "Another service or program has changed them: dipwell doctor says which.";
   }
-  const spike = worst(hour, did), during = hour.first > hour.times[0] && hour.first < Infinity ? `the time since ${minute(hour.first)}` : `the hour until ${minute(hour.times.at(-1) + 60000)}`; // the present minute has not ended
+  const spike = worst(hour, did), during = hour.first > hour.times[0] && Number.isFinite(hour.first) ? `the time since ${minute(hour.first)}` : `the hour until ${minute(hour.times.at(-1) + 60000)}`; // the present minute has not ended
   return html`<div class="sentence"><span class=${bad ? "fault" : "good"}><${Icon} name=${bad ? "fault" : "good"}/></span><div><h1 id="sentence">${bad ?? (limits.length === 0 ? "No limit is defined" : limits.length === 1 ? "The only limit is healthy" : `All ${limits.length} limits are healthy`)}</h1>
     <p>${why ?? html`The store answers${hour.shared && hour.processes.length > 1 ? ` and ${hour.processes.length === 2 ? "both services" : "all services"} report` : ""}. ${calls === 0 ? `No call in ${during}.` : refused === 0 ? html`None of the ${some(calls, "call")} in ${during} was refused${usually("", 0.1)}.` : html`<b>${share(refused, calls)}</b> of the calls in ${during} were refused${usually("")}.`}`}</p>
     ${!bad && spike && html`<p><b>${spike.limit}</b> refuses ${spike.now}${spike.since ? ` since ${at(spike.since)}, before it ${spike.before || "nothing"}` : ""}${usually(spike.limit)}${spike.key !== undefined ? html`; mostly <${KeyLink} of=${spike.key} limit=${spike.limit}/>` : ""}.</p>`}
