@@ -10,16 +10,17 @@ begin
     return lows[1:2] || lows[3] + 1 || lows[4:cardinality(lows) - 1];
 end $$;
 
--- How many units a hold gives back, and the lows of the row after it. Each expression is
--- prepared again in each transaction, which costs more than to compute it. So the common
--- case, a record of the last entry, has only two expressions.
+-- How many units a hold gives back, and then low and lows of the row after it, without lows
+-- if it was the last. Each expression is prepared again in each transaction, which costs more
+-- than to compute it. So the common case, a record of the last entry, has only two expressions.
 create function dipwell_internal.lows_settle(lows bigint[], low bigint, number bigint, units bigint) returns bigint[] language plpgsql immutable as $$
 begin
-    if lows[cardinality(lows)] <= number and (cardinality(lows) = 5 or not (lows[cardinality(lows) - 1] >= low - least(units, low))) then
-        return least(units, low) || lows[1:2] || lows[3] - 1 || lows[4:] || low - least(units, low);
+    if lows[3] > 1 and lows[cardinality(lows)] <= number and (cardinality(lows) = 5 or not (lows[cardinality(lows) - 1] >= low - least(units, low))) then
+        return array[least(units, low), low - least(units, low)] || lows[1:2] || lows[3] - 1 || lows[4:];
     end if;
     lows[3] := lows[3] - 1;
-    return (select x.units || x.lows from dipwell_internal.lows_lower(dipwell_internal.lows_joined(lows, low), number, units) x);
+    return (select case lows_settle.lows[3] when 0 then array[x.units, null] else array[x.units, x.lows[cardinality(x.lows)]] || x.lows[:cardinality(x.lows) - 1] end
+        from dipwell_internal.lows_lower(dipwell_internal.lows_joined(lows_settle.lows, low), number, lows_settle.units) x);
 end $$;
 
 -- For how many µs the record of an ended hold stays.

@@ -28,7 +28,8 @@ $$;
 
 -- Deletes at most max_rows rows that are full at n from a range of pages. Rows are locked,
 -- and checked again as they are now, before they are deleted by ctid, which cannot change
--- while they are locked. A full row stays full under any later version. The settings leave
+-- while they are locked. A full row stays full under any later version. A row with due stays,
+-- because hold_one looks there for live records of the key. The settings leave
 -- the planner only a scan of these pages and a hash join, even if the statistics are those of
 -- an empty table.
 create function dipwell_internal.sweep_pages(part regclass, low bigint, high bigint, max_rows bigint, n bigint) returns bigint
@@ -45,10 +46,10 @@ begin
         select array(
             select b.ctid from %s b
             left join (dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version) on l.id = b.limit_id
-            where %s and case
+            where %s and b.due is null and case
                 when l.version = b.version and l.every > 0 and not v.spread and v.origin >= 0 and not v.sliding
                 then b.used <= least((greatest($1, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add
-                else b.lows is null and dipwell_internal.is_full(b.limit_id, b.key, b.used, b.ts, b.version, $1) end
+                else dipwell_internal.is_full(b.limit_id, b.key, b.used, b.ts, b.version, $1) end
             limit $2 for update of b skip locked)
         $sweep$, part, place) into rows_ using n, max_rows;
     if rows_ <> '{}' then

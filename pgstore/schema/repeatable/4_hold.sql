@@ -39,43 +39,42 @@ $$ select case when x > interval '100000 years' then 9223372036854775807 when x 
 -- A UUID of the time and 74 random bits (version 7). The time comes first, so that holds made
 -- one after the other are neighbours in the index. Random ids would each change a page of
 -- their own, which is written in full after each checkpoint.
-create function dipwell_internal.new_hold_id() returns text language plpgsql volatile as $$
-declare
-    t text := lpad(to_hex(dipwell_internal.now_us() / 1000), 12, '0');
-begin
-    return left(t, 8) || '-' || right(t, 4) || '-7' || right(gen_random_uuid()::text, 21);
-end $$;
+create function dipwell_internal.new_hold_id() returns text language sql volatile as
+$$ select (lpad(to_hex(dipwell_internal.now_us() / 1000), 12, '0') || '-7' || right(gen_random_uuid()::text, 21))::uuid::text $$;
 
 -- Makes a hold of one key, if nothing but numbers decides and the row has no reservations.
--- Otherwise null. The function has few expressions, as take has: each is prepared again in
--- each transaction. records_of is a number, because the planner could drop a condition for
--- concurrency limits, and would then plan each of their calls anew.
+-- Otherwise null. The function has few expressions, as take has. records_of is a
+-- number, because the planner could drop a condition for concurrency limits, and would then
+-- plan each of their calls anew.
 create function dipwell_internal.hold_one(limit_name text, key text, cost bigint, ttl bigint, hold text, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
 declare
+    n bigint := coalesce(at, dipwell_internal.now_us());
     r record;
     x record;
+    h dipwell_internal.held;
 begin
-    select l.id, l.version, l.unit, l.every, l.add, l.cap, l.ticks, k.key, c.n, l.grid + case when l.spread then dipwell_internal.key_offset(l.name, k.key, l.every) else 0 end as grid,
-            l.plain or l.spread as plain, case when l.plain or l.spread then l.id else 0 end as records_of, coalesce(l.on_expire = 'keep', false) as keep, c.n + dipwell_internal.hold_due(hold_one.ttl, hold_one.ttl, coalesce(l.on_expire = 'keep', false)) as due into r
-        from dipwell.limits l cross join (select coalesce(hold_one.key, '') as key) k cross join (select coalesce(hold_one.at, dipwell_internal.now_us()) as n offset 0) c
+    select l.id, l.name, l.version, l.unit, l.every, l.add, l.cap, l.ticks, l.grid, l.spread, coalesce(hold_one.key, '') as key, hold_one.cost * l.unit as units, l.plain or l.spread as plain, case when l.plain or l.spread then l.id else 0 end as records_of,
+            dipwell_internal.hold_due(hold_one.ttl, hold_one.ttl, l.on_expire is not distinct from 'keep') as lasts into r
+        from dipwell.limits l
         where l.name = limit_name and l.shared = (hold_one.key is null) and (l.plain or l.spread or l.algorithm = 'concurrency') and l.parent is null and l.parts is null and l.mode = 'enforce' and hold_one.cost between 1 and l.cap / l.unit
-            and hold_one.ttl <= coalesce(nullif(l.ttl_us, 0), 86400000000);
+            and hold_one.ttl between 1000 and coalesce(nullif(l.ttl_us, 0), 86400000000);
     if not found then
         return null;
     end if;
+    if r.spread then
+        r.grid := r.grid + dipwell_internal.key_offset(r.name, r.key, r.every);
+    end if;
     update dipwell.buckets b
-        set used = dipwell_internal.plain_used(b.used, b.ts, r.n, r.every, r.add, r.grid, r.ticks) + hold_one.cost * r.unit, ts = greatest(r.n, b.ts),
-            lows = case when not r.plain then null when b.lows is null then array[(random() * 281474976710655)::bigint, 2, 1, 0, 1]
-                else dipwell_internal.lows_hold(b.lows, least(b.low, dipwell_internal.plain_used(b.used, b.ts, r.n, r.every, r.add, r.grid, r.ticks)),
-                    dipwell_internal.plain_used(b.used, b.ts, r.n, r.every, r.add, r.grid, r.ticks) + hold_one.cost * r.unit) end,
-            low = case when r.plain then dipwell_internal.plain_used(b.used, b.ts, r.n, r.every, r.add, r.grid, r.ticks) + hold_one.cost * r.unit end,
-            due = least(b.due, r.due)
+        set (used, ts, lows, low, due) = (select u.used + r.units, greatest(n, b.ts),
+                case when not r.plain then null when b.lows is null then array[(random() * 281474976710655)::bigint, 2, 1, 0, 1]
+                    else dipwell_internal.lows_hold(b.lows, least(b.low, u.used), u.used + r.units) end,
+                case when r.plain then u.used + r.units end, least(b.due, n + r.lasts)
+            from (select dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) as used offset 0) u)
         where b.limit_id = r.id and b.key = r.key and b.version = r.version
-            and dipwell_internal.plain_used(b.used, b.ts, r.n, r.every, r.add, r.grid, r.ticks) <= r.cap - hold_one.cost * r.unit and (b.due <= r.n) is not true
+            and dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) <= r.cap - r.units and (b.due <= n) is not true
             and case when not r.plain then b.used < 10000 -- each live record has at least a token
-                else b.lows is null or b.lows[4] = 0 and b.lows[3] < 10000 end
-            and (b.lows is not null or (select true from dipwell.hold_parts o where o.limit_id = r.records_of and o.key = r.key and o.live limit 1) is null
-                and (select true from dipwell.hold_parts o where o.limit_id = r.records_of and o.key = r.key and o.free and not o.settled limit 1) is null)
+                when b.lows is null then b.due is null else b.lows[4] = 0 and b.lows[3] < 10000 end -- a row whose key has live records has due
+            and (b.lows is not null or (select true from dipwell.hold_parts o where o.limit_id = r.records_of and o.key = r.key and o.free and not o.settled limit 1) is null)
         returning b.used, b.ts, b.lows[1] as mark, b.lows[2] - 1 as number, coalesce(hold_one.at, dipwell_internal.now_us()) as at into x; -- it may have waited longer than ttl
     if not found then
         insert into dipwell.buckets (used, ts, limit_id, version, key) -- a full one, if there is none
@@ -87,20 +86,18 @@ begin
         end if;
         return null;
     end if;
-    insert into dipwell.hold_parts (expires, due, till, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key)
-        values (x.at + hold_one.ttl, x.at + r.due - r.n, x.at + r.due - r.n, hold_one.ttl, hold_one.cost * r.unit, r.unit, hold_one.cost, coalesce(x.number, 0), coalesce(x.mark, 0), r.id, 1, 1, 1, true, false, r.keep, false, false, hold_one.hold, r.key)
-        on conflict do nothing;
-    if found then
-        return (true, false, false, cost, greatest(r.cap - x.used, 0) / r.unit, 0::bigint,
-            case when r.plain then greatest(dipwell_internal.plain_reset(x.used, x.ts, x.at, r.every, r.add, r.grid), 0) when x.used = cost then ttl else dipwell_internal.hold_reset(r.id, r.key, x.at) end,
-            x.used, x.ts, r.version, false, r.id, r.key, 1, cost, x.at + ttl, false, null::text, null::text, null::jsonb);
+    insert into dipwell.hold_parts as p (expires, due, till, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key)
+        values (x.at + hold_one.ttl, x.at + r.lasts, x.at + r.lasts, hold_one.ttl, r.units, r.unit, hold_one.cost, coalesce(x.number, 0), coalesce(x.mark, 0), r.id, 1, 1, 1, true, false, r.lasts > hold_one.ttl, false, false, hold_one.hold, r.key)
+        on conflict do nothing
+        returning true, false, false, p.tokens, greatest(r.cap - x.used, 0) / r.unit, 0::bigint,
+            case when r.plain then greatest(dipwell_internal.plain_reset(x.used, x.ts, x.at, r.every, r.add, r.grid), 0) when x.used = p.units then p.ttl else greatest(r.lasts, dipwell_internal.hold_reset(r.id, r.key, x.at)) end,
+            x.used, x.ts, r.version, false, p.limit_id, p.key, p.takes, p.tokens, p.expires, false, null::text, null::text, null::jsonb into h;
+    if not found then -- the id is in use: what was charged is given back while the row is still locked
+        update dipwell.buckets b set used = b.used - r.units, due = case when b.lows[3] > 1 or b.lows is null then b.due end,
+                (lows, low) = (select y.list[3:], y.list[2] from dipwell_internal.lows_settle(b.lows, b.low, b.lows[2] - 1, r.units) y (list) where b.lows[3] > 1)
+            where b.limit_id = r.id and b.key = r.key;
     end if;
-    -- The id is in use: what was charged is given back while the row is still locked.
-    update dipwell.buckets b set used = b.used - (cost * r.unit),
-            due = case when b.lows[3] > 1 or b.lows is null then b.due end,
-            (lows, low) = (select y.list[2:cardinality(y.list) - 1], y.list[cardinality(y.list)] from dipwell_internal.lows_settle(b.lows, b.low, b.lows[2] - 1, cost * r.unit) y (list) where b.lows[3] > 1)
-        where b.limit_id = r.id and b.key = r.key;
-    return null;
+    return h; -- null if it was not made
 end $$;
 
 create function dipwell.hold(limit_name text, key text default null, cost bigint default 1, ttl interval default null, id text default null,
@@ -111,10 +108,10 @@ declare
     name text := coalesce(id, dipwell_internal.new_hold_id());
     h    dipwell_internal.held;
 begin
-    if us between 1000 and 2678400000000 and octet_length(name) between 1 and 64 and name !~ '[^!-~]' and plan is null and coalesce(floor, 0) = 0 and key is distinct from '' then
+    if (id is null or octet_length(id) between 1 and 64 and id !~ '[^!-~]') and plan is null and coalesce(floor, 0) = 0 and key is distinct from '' then
         h := dipwell_internal.hold_one(limit_name, key, cost, us, name);
         if h.allowed then
-            return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), cost, interval '0', false, null::uuid, name, dipwell_internal.time_of(h.expires), false);
+            return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), cost, interval '0', false, null::uuid, name, dipwell_internal.time_of(h.expires), false)::dipwell.held;
         end if;
     end if;
     return dipwell_internal.hold_decide(limit_name, key, cost, us, name, plan, floor);
@@ -220,36 +217,42 @@ end $$;
 -- whole index looks as cheap as a lookup by id.
 create function dipwell_internal.settle_one(hold text, cost bigint, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
 declare
-    x record;
+    r record; -- the record of the hold, and its limit
+    b record; -- the row
+    n bigint;
+    h dipwell_internal.held;
 begin
-    select p.*, c.n, l.unit, l.every, l.add, l.cap, l.version, l.grid, a.used - coalesce(s.list[1], 0) as used, case when p.number = 0 then b.ts else greatest(c.n, b.ts) end as ts,
-            case when b.lows[3] > 1 then s.list[2:] end as list into x
-        from (select y.limit_id, y.key, y.number, y.mark, y.units, y.unit, y.expires, y.takes, coalesce(settle_one.cost, y.tokens) as cost, dipwell_internal.hold_stays(y.ttl) as stays
-            from dipwell.hold_parts y where y.id = hold and y.part = 1 and y.parts = 1 and y.takes = 1 and y.plan is null and coalesce(y.live, false)
-                and (settle_one.cost is null or settle_one.cost between 0 and y.tokens or y.number = 0 and settle_one.cost > 0) limit 1) p
-        cross join lateral (select y.unit, y.every, y.add, y.cap, y.ticks, y.version, y.grid + case when y.spread then dipwell_internal.key_offset(y.name, p.key, y.every) else 0 end as grid
-            from dipwell.limits y where y.id = p.limit_id and y.unit = p.unit and (p.number = 0 or y.plain or y.spread) limit 1) l
-        cross join lateral (select y.used, y.ts, y.lows, y.low, y.due from dipwell.buckets y
-            where y.limit_id = p.limit_id and y.key = p.key and y.version = l.version and (p.number = 0 or y.lows[1] = p.mark and y.lows[4] = 0) limit 1 for no key update) b
-        cross join lateral (select coalesce(settle_one.at, dipwell_internal.now_us()) as n where b.used >= 0 offset 0) c -- after the row is locked
-        cross join lateral (select case when p.number = 0 then greatest(b.used - p.units, 0) else dipwell_internal.plain_used(b.used, b.ts, c.n, l.every, l.add, l.grid, l.ticks) end as used offset 0) a
-        cross join lateral (select case when p.number > 0 then dipwell_internal.lows_settle(b.lows, least(b.low, a.used), p.number, p.units - p.cost * p.unit) end as list offset 0) s
-        where p.expires > c.n and (b.due <= c.n) is not true;
+    select p.limit_id, p.key, p.number, p.mark, p.expires, p.units, coalesce(settle_one.cost, p.tokens) as cost, l.* into r
+        from dipwell.hold_parts p
+        cross join lateral (select y.name, y.unit, y.every, y.add, y.cap, y.ticks, y.version, y.grid, y.spread from dipwell.limits y where y.id = p.limit_id and y.unit = p.unit and (p.number = 0 or y.plain or y.spread) limit 1) l
+        where p.id = hold and p.part = 1 and p.parts = 1 and p.takes = 1 and p.plan is null and coalesce(p.live, false)
+            and coalesce(settle_one.cost, 0) between 0 and case p.number when 0 then 9007199254740991 else p.tokens end;
     if not found then
         return null;
     end if;
-    update dipwell.hold_parts y set live = false, settled = true, cost = x.cost, due = x.n + x.stays
-        where y.id = hold and y.part = 1 and coalesce(y.live, false) and y.expires = x.expires;
+    select coalesce(y.due, 9223372036854775807) as due into b from dipwell.buckets y
+        where y.limit_id = r.limit_id and y.key = r.key and y.version = r.version and coalesce(y.lows[1], 0) = r.mark and coalesce(y.lows[4], 0) = 0 for no key update;
+    n := coalesce(at, dipwell_internal.now_us()); -- after the row is locked
+    update dipwell.hold_parts p set live = false, settled = true, cost = r.cost, due = n + dipwell_internal.hold_stays(p.ttl)
+        where p.id = hold and p.part = 1 and coalesce(p.live, false) and p.expires = r.expires and p.expires > n and b.due > n;
     if not found then
         return null;
     end if;
-    update dipwell.buckets y set used = x.used, ts = x.ts, lows = x.list[:cardinality(x.list) - 1], low = x.list[cardinality(x.list)],
-            due = case when x.list is not null or x.number = 0 and x.used > 0 then y.due end
-        where y.limit_id = x.limit_id and y.key = x.key;
-    return (true, false, false, x.cost, greatest(x.cap - x.used, 0) / x.unit, 0::bigint,
-        case when x.used = 0 then 0 when x.number = 0 then coalesce(dipwell_internal.hold_reset(x.limit_id, x.key, x.n), 0)
-            else dipwell_internal.plain_reset(x.used, x.ts, x.n, x.every, x.add, x.grid) end,
-        x.used, x.ts, x.version, false, x.limit_id, x.key, x.takes, x.cost, x.expires, false, null::text, null::text, null::jsonb);
+    if r.spread then
+        r.grid := r.grid + dipwell_internal.key_offset(r.name, r.key, r.every);
+    end if;
+    update dipwell.buckets y set (used, ts, lows, low, due) = (
+            select s.used - coalesce(s.list[1], least(s.back, y.low, s.used)), case r.number when 0 then y.ts else greatest(n, y.ts) end, nullif(s.list[3:], '{}'), s.list[2],
+                case when s.list[2] is not null or r.number = 0 and s.used > s.back then y.due end
+            from (select a.used, a.back, case when y.lows[3] > 1 or cardinality(y.lows) > 5 then dipwell_internal.lows_settle(y.lows, least(y.low, a.used), r.number, a.back) end as list
+                from (select case r.number when 0 then y.used else dipwell_internal.plain_used(y.used, y.ts, n, r.every, r.add, r.grid, r.ticks) end as used,
+                    r.units - case r.number when 0 then 0 else r.cost * r.unit end as back offset 0) a offset 0) s)
+        where y.limit_id = r.limit_id and y.key = r.key
+        returning true, false, false, r.cost, greatest(r.cap - y.used, 0) / r.unit, 0::bigint,
+            case when y.used = 0 then 0 when r.number = 0 then coalesce(dipwell_internal.hold_reset(r.limit_id, r.key, n), 0)
+                else dipwell_internal.plain_reset(y.used, y.ts, n, r.every, r.add, r.grid) end,
+            y.used, y.ts, r.version, false, r.limit_id, r.key, 1, r.cost, r.expires, false, null::text, null::text, null::jsonb into h;
+    return h;
 end $$;
 
 create function dipwell.settle(hold text, cost bigint default null) returns dipwell.settled
@@ -261,7 +264,7 @@ begin
         perform dipwell_internal.check_hold_id(hold, 'hold'), dipwell_internal.check_cost(coalesce(cost, 0), 'cost');
         select * into h from dipwell_internal.settle_group(hold, case when cost is not null then array[cost] end, null, 'cost') g order by g.remaining limit 1;
     end if;
-    return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), h.granted, interval '0', false, null::uuid, h.repeated);
+    return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), h.granted, interval '0', false, null::uuid, h.repeated)::dipwell.settled;
 end $$;
 comment on function dipwell.settle is
     'Ends a hold with the actual cost (null: what was held). Gives back what was not used, or charges the difference. The same call again returns the same result and changes nothing.';

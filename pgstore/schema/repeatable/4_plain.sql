@@ -116,17 +116,21 @@ create function dipwell_internal.take_rows(ids int[], keys text[], costs bigint[
 declare
     ds dipwell.decision[];
     d  dipwell.decision;
+    origin bigint; -- a variable, because each mention of an element costs as much as an operator
+    tokens bigint;
 begin
     for i in 1..cardinality(ids) loop
+        origin := grids[i];
+        tokens := costs[i];
         update dipwell.buckets b
-            set used = dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, grids[i], l.ticks) + costs[i] * l.unit, ts = greatest(n, b.ts),
-                low = b.low - greatest(b.low - dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, grids[i], l.ticks), 0)
+            set used = dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, origin, l.ticks) + tokens * l.unit, ts = greatest(n, b.ts),
+                low = b.low - greatest(b.low - dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, origin, l.ticks), 0)
             from dipwell.limits l
             where l.id = ids[i] and (l.plain or l.spread) -- as it may not be after a wait for the row before
                 and b.limit_id = ids[i] and b.key = keys[i] and b.version = l.version and (b.due <= n) is not true
-                and dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, grids[i], l.ticks) <= l.cap - costs[i] * l.unit
-            returning true, (l.cap - b.used) / l.unit, null::interval, dipwell_internal.plain_wait(b.used, b.ts, n, l.every, l.add, grids[i]),
-                costs[i], interval '0', false, null::uuid into d;
+                and dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, origin, l.ticks) <= l.cap - tokens * l.unit
+            returning true, (l.cap - b.used) / l.unit, null::interval, dipwell_internal.plain_wait(b.used, b.ts, n, l.every, l.add, origin),
+                tokens, interval '0', false, null::uuid into d;
         if not found then
             update dipwell.buckets b set used = b.used - q.cost * v.unit from unnest(ids[:i - 1], keys[:i - 1], costs[:i - 1]) q (id, key, cost) join dipwell.versions v on v.limit_id = q.id
                 where b.limit_id = q.id and b.key = q.key and b.version = v.number; -- the limit may have a new version
