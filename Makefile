@@ -23,6 +23,9 @@ INTSIZE       ?= ./store ./internal/algebra ./internal/memory ./filestore ./inte
 GOVULNCHECK   ?= v1.8.0
 GORELEASER    ?= v2.15.1
 CYCLONEDX     ?= v1.10.0
+BUILDX        ?= v0.33.0
+DAEMON         = $(shell docker info >/dev/null 2>&1 && echo yes)
+PLUGINS        = $${DOCKER_CONFIG:-$$HOME/.docker}/cli-plugins
 FUZZTIME      ?= 30s
 
 .DEFAULT_GOAL := help
@@ -103,15 +106,22 @@ generated: ## fail when a generated file differs from what its generator writes
 licenses: ## write THIRD_PARTY_LICENSES.md, which releases contain; fail when a linked module has a licence that scripts/licenses does not know
 	GO=$(GO) scripts/licenses >THIRD_PARTY_LICENSES.md || { rm THIRD_PARTY_LICENSES.md; exit 1; }
 
-# Goreleaser and what it calls do without a network, once the modules are there.
-release-check: cyclonedx ## what a release builds, unpacked and started; with VERSION=v0.2.0 also whether the checkout can be tagged
+# Goreleaser and what it calls do without a network, once the modules are there. So does the
+# image, which begins with nothing, but it needs a docker daemon.
+release-check: cyclonedx ## what a release builds, unpacked and started, the image only where a docker daemon answers; with VERSION=v0.2.0 also whether the checkout can be tagged
 	$(if $(VERSION),GO=$(GO) scripts/release-check $(VERSION))
 	$(GO) mod download && $(COMPILE) install github.com/goreleaser/goreleaser/v2@$(GORELEASER)
-	GOPROXY=off PATH="$$($(GO) env GOPATH)/bin:$$PATH" goreleaser release --snapshot --clean
+	$(if $(DAEMON),$(MAKE) buildx)
+	GOPROXY=off PATH="$$($(GO) env GOPATH)/bin:$$PATH" goreleaser release --snapshot --clean $(if $(DAEMON),,--skip=docker)
 	cd deploy/check && $(GO) test -count=1 -tags release -run TestRelease
+	@$(if $(DAEMON),,echo "The image was left out: no docker daemon answers.")
 
 cyclonedx: ## install the program that writes the SBOM of a release
 	$(COMPILE) install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(CYCLONEDX)
+
+buildx: ## install buildx, with which docker builds the image of a release, where docker has none
+	docker buildx version || { $(COMPILE) install github.com/docker/buildx/cmd/buildx@$(BUILDX) && \
+	mkdir -p "$(PLUGINS)" && ln -sf "$$($(GO) env GOPATH)/bin/buildx" "$(PLUGINS)/docker-buildx"; }
 
 quoted: ## fail when README.md quotes a figure that is not in bench/results
 	cd bench && $(GO) test ./readme ./internal/...
@@ -203,4 +213,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: release-check cyclonedx npm wheel bench-page playground clients deploy rolling simulate bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long test-model bench-rls same-as-ratelimit bench-lease bench-redis bench-changes bench-overrides ci race-concurrent help build test test-packages test-modules race verify fmt vet generated licenses lint linter vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: release-check cyclonedx buildx npm wheel bench-page playground clients deploy rolling simulate bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long test-model bench-rls same-as-ratelimit bench-lease bench-redis bench-changes bench-overrides ci race-concurrent help build test test-packages test-modules race verify fmt vet generated licenses lint linter vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep

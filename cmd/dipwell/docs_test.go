@@ -24,7 +24,7 @@ var (
 // elsewhere are programs in documented commands that this test does not run, and why.
 var elsewhere = map[string]string{
 	"caddy":          "TestProxies runs it on the same file",
-	"docker":         "there is no daemon; deploy/check runs the image's file system",
+	"docker":         "CI has no daemon; deploy/check runs what the image is made of, and make release-check the image",
 	"envoy":          "not packaged by Debian; internal/rls reads the file",
 	"cd":             "into a clone",
 	"git":            "clones what is published",
