@@ -37,12 +37,12 @@ import (
 //	used := answer(prompt) // takes less than a minute, or calls Extend
 //	_, err = limiter.Settle(ctx, d.Hold, used)
 func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes ...Take) (d Decision, err error) {
-	made := id == ""
-	if made {
-		id = newReservation().String()
-	}
 	c := calls.Get().(*call)
 	defer c.end()
+	made := id == ""
+	if made {
+		id = c.newID().String()
+	}
 	c.hold = store.HoldCall{Verb: store.MakeHold, ID: id, TTL: ttl.Microseconds()}
 	c.holds, c.alone = true, len(takes) == 1
 	if err = l.prepare(ctx, c, store.VerbTake, takes); err != nil {

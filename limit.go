@@ -118,13 +118,17 @@ const (
 // Reservation to Cancel to give the tokens back. The text of a Reservation is a UUID.
 type Reservation = store.Reservation
 
-// newReservation returns a UUID made of the time in ms and 74 random bits (version 7).
-// The UUID cannot be guessed, so that only those who were told it can cancel the
-// reservation. UUIDs made one after the other are neighbours in a store's index. Random
-// UUIDs would each change a page of their own, which a database then writes in full
-// after each checkpoint.
-func newReservation() (r Reservation) {
-	rand.Read(r[6:])
+// newID returns a UUID made of the time in ms and 74 random bits (version 7). The UUID
+// cannot be guessed, so that only those who were told it can cancel the reservation or settle
+// the hold. UUIDs made one after the other are neighbours in a store's index. Random UUIDs
+// would each change a page of their own, which a database then writes in full after each
+// checkpoint.
+func (c *call) newID() (r Reservation) {
+	if len(c.random) == 0 { // reading the bytes of many ids at once is 5 times as fast
+		rand.Read(c.randoms[:])
+		c.random = c.randoms[:]
+	}
+	c.random = c.random[copy(r[6:], c.random):]
 	ms := time.Now().UnixMilli()
 	binary.BigEndian.PutUint16(r[:], uint16(ms>>32))
 	binary.BigEndian.PutUint32(r[2:], uint32(ms))

@@ -318,7 +318,7 @@ func (l *Limiter) doBatch(ctx context.Context, d *Decision, verb store.Verb, def
 	g, op := c.batch.Single()
 	op.Def, op.Key, op.Verb, op.Cost, op.Floor = def, key, verb, n, floor
 	if verb == store.VerbReserve || def.Rule.Leaky && verb == store.VerbTake {
-		g.ID = newReservation()
+		g.ID = c.newID()
 	}
 	c.timeout, c.extra = def.Timeout, restricted(def)
 	err := l.decide(ctx, c)

@@ -107,7 +107,7 @@ func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, tak
 	}
 	g := c.group()
 	if c.reserves {
-		g.ID = newReservation()
+		g.ID = c.newID()
 	}
 	err := l.decide(ctx, c)
 	if err != nil && verb == store.VerbCharge {
@@ -123,6 +123,8 @@ type call struct {
 	one      [1]store.Group // memory for batch.Groups
 	hold     store.HoldCall
 	costs    [store.MaxTakes]int64 // backs hold.Costs
+	random   []byte                // random bytes that no id has yet, in randoms
+	randoms  [ids * 10]byte
 	ops      []store.Op
 	own      [store.MaxTakes]int // by take: index in ops of the op on the take's own limit
 	named    int                 // number of ops that belong to takes; the others are of parents
@@ -133,6 +135,8 @@ type call struct {
 	waits    bool // the call is a DoWait, or an attempt of one
 	alone    bool // the only take is not in a list, so that errors name just its field
 }
+
+const ids = 24 // ids whose random bytes are read at once
 
 // calls is a pool of calls. Their ops, from newOps, have room for all ops and for one
 // more, which may turn out to equal an earlier one.

@@ -86,7 +86,7 @@ func (w *wait) reserve(ctx context.Context) error {
 		op.Verb, op.MaxDelay = store.VerbReserve, max(0, min(w.left().Microseconds(), store.MaxInt))
 	}
 	g := w.c.group()
-	g.ID = newReservation()
+	g.ID = w.c.newID()
 	calls, end := outlast(ctx)
 	err := w.decide(calls, w.c)
 	end()

@@ -44,7 +44,7 @@ func (s *shadowStore) repeat(g *store.Group) bool {
 	if h == nil {
 		return false
 	}
-	if g.NewHold(0).Call != h.Call || !live("", h) {
+	if !h.MadeBy(g) || !live("", h) {
 		g.Err = store.ErrHoldConflict
 		return true
 	}

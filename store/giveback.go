@@ -409,7 +409,7 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, oth
 	if row.Lows == nil || row.Lows.Mark != rs[i].Mark {
 		return row, slices.Delete(rs, i, i+1)
 	}
-	var room [MaxLows]Low // in common calls no entry is left, and no memory is needed
+	var room [4]Low // in common calls no entry is left, and no memory is needed
 	l := *row.Lows
 	l.Entries = append(room[:0], l.Entries...)
 	rs[i].Units = algebra.MulDiv(rs[i].Units, num, den, false)

@@ -3,9 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"hash/maphash"
 	"math/bits"
@@ -88,8 +85,6 @@ type Hold struct {
 	// Expires is in µs since the Unix epoch. From Expires on, the first call on a part's
 	// key, or the sweep, gives the part back.
 	Expires int64 `json:"expires_us"`
-	// Call is a digest of the call that made the hold, by which a repeat is known.
-	Call string `json:"call"`
 	// TTL is the ttl of the call that made the hold, in µs; extending does not change it.
 	TTL int64 `json:"ttl_us"`
 	// Settled is set once the hold was settled; expiry does not set it.
@@ -111,6 +106,7 @@ type Part struct {
 	Number int64  `json:"number,omitempty"` // number of the part's Record, whose list has the Mark; 0: the part has no Record
 	Mark   int64  `json:"mark,omitempty"`
 	Cost   int64  `json:"cost"`            // tokens
+	Floor  int64  `json:"floor,omitempty"` // tokens that the call left free
 	Takes  uint16 `json:"takes,omitempty"` // bits of the call's takes, as in Op
 	Free   bool   `json:"free,omitempty"`  // it took nothing: its cost is 0, or the plan is unlimited, or shadow mode would have refused; settling it charges nothing
 	Keep   bool   `json:"keep,omitempty"`  // nothing is given back when the hold expires, but its Record stays
@@ -317,7 +313,7 @@ func checkHoldID(id string) error {
 		return badField("id", "has %d bytes; at most %d", len(id), terms.MaxHoldID)
 	}
 	for i := range len(id) {
-		if id[i] <= ' ' || id[i] > '~' {
+		if id[i]-'!' > '~'-'!' {
 			return badField("id", "%q has other characters than printable ASCII without spaces", id)
 		}
 	}
@@ -335,21 +331,12 @@ func (d *Definition) checkTTL(ttl int64) error {
 	return nil
 }
 
-// call returns Hold.Call of the call.
-func (g *Group) call() string {
-	b := binary.AppendVarint(make([]byte, 0, 256), g.Hold.TTL)
-	for i := range g.Ops {
-		op := &g.Ops[i]
-		d := cmp.Or(op.Asked, op.Def) // the definition that the caller named, not that of an override
-		for _, text := range [...]string{d.Name, op.Key, d.Plan} {
-			b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
-		}
-		for _, n := range [...]int64{op.Cost, op.Floor, int64(op.Takes)} {
-			b = binary.AppendVarint(b, n)
-		}
-	}
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:16])
+// MadeBy reports whether a call like that of the group, which makes a hold, made h.
+func (h *Hold) MadeBy(g *Group) bool {
+	return h.TTL == g.Hold.TTL && slices.EqualFunc(h.Parts, g.NewHold(0).Parts, func(p, q Part) bool {
+		q.Number, q.Mark, q.Free, q.Keep, q.Reset = p.Number, p.Mark, p.Free, p.Keep, p.Reset
+		return p == q
+	})
 }
 
 // setTakes sets the field Takes of ops that have none, so that each op is a take.
@@ -365,11 +352,11 @@ func (g *Group) setTakes() {
 // ops are granted and none is free: still without records. NewHold sets the Takes of the ops.
 func (g *Group) NewHold(now int64) Hold {
 	g.setTakes()
-	h := Hold{Call: g.call(), TTL: g.Hold.TTL, Expires: now + g.Hold.TTL, Parts: make([]Part, len(g.Ops))}
+	h := Hold{TTL: g.Hold.TTL, Expires: now + g.Hold.TTL, Parts: make([]Part, len(g.Ops))}
 	h.Forget = h.forget(h.Expires)
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		h.Parts[i] = Part{Limit: op.Def.Name, Key: op.Key, Plan: cmp.Or(op.Asked, op.Def).Plan, Cost: op.Cost, Takes: op.Takes, Keep: op.Def.KeepExpired}
+		h.Parts[i] = Part{Limit: op.Def.Name, Key: op.Key, Plan: cmp.Or(op.Asked, op.Def).Plan, Cost: op.Cost, Floor: op.Floor, Takes: op.Takes, Keep: op.Def.KeepExpired}
 	}
 	return h
 }
@@ -381,7 +368,7 @@ func (g *Group) repeat(t Table, now int64) (done bool, err error) {
 	if err != nil || len(h.Parts) == 0 || h.Forget <= now {
 		return false, err
 	}
-	if h.Call != g.call() {
+	if !h.MadeBy(g) {
 		return false, ErrHoldConflict
 	}
 	for i := range g.Ops {

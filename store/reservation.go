@@ -13,14 +13,13 @@ type Reservation [16]byte
 
 // String writes the reservation as a UUID.
 func (r Reservation) String() string {
-	text := make([]byte, 0, 36)
-	for i := range r {
-		if i == 4 || i == 6 || i == 8 || i == 10 {
-			text = append(text, '-')
-		}
-		text = hex.AppendEncode(text, r[i:i+1])
-	}
-	return string(text)
+	text := [36]byte{8: '-', 13: '-', 18: '-', 23: '-'}
+	hex.Encode(text[:], r[:4])
+	hex.Encode(text[9:], r[4:6])
+	hex.Encode(text[14:], r[6:8])
+	hex.Encode(text[19:], r[8:10])
+	hex.Encode(text[24:], r[10:])
+	return string(text[:])
 }
 
 // MarshalText returns the text of String. The error is always nil.

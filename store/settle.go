@@ -23,8 +23,11 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	}
 	g.Ops = slices.Grow(g.Ops[:0], len(h.Parts))[:len(h.Parts)]
 	clear(g.Ops)
+	defs := 0
 	defer func() { // even after an error
-		g.Ops = slices.DeleteFunc(g.Ops, func(op Op) bool { return op.Def == nil })
+		if defs < len(g.Ops) {
+			g.Ops = slices.DeleteFunc(g.Ops, func(op Op) bool { return op.Def == nil })
+		}
 	}()
 	r := roomFor(len(h.Parts))
 	defer r.end()
@@ -37,6 +40,7 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 			h.reset(i)
 			continue
 		}
+		defs++
 		if v := base.WithPlan(p.Plan); v != nil {
 			g.Ops[i].Def = v
 		}

@@ -54,7 +54,7 @@ var tableMutants = map[string]struct {
 	"costs of a settled hold forgotten":   {tableBug{setHold: func(h store.Hold) store.Hold { h.Costs = nil; return h }}, "settle-again"},
 	"a settled hold is forgotten at once": {tableBug{after: forgetHolds(func(g *store.Group) bool { return g.Hold.Verb == store.SettleHold })}, "settle-again hold-forgotten extend-ended"},
 	"holds are never forgotten":           {tableBug{setHold: func(h store.Hold) store.Hold { h.Forget = store.MaxInt; return h }}, "hold-forgotten hold-again-ended"},
-	"the call of a hold forgotten":        {tableBug{setHold: func(h store.Hold) store.Hold { h.Call = ""; return h }}, "hold-again"},
+	"the ttl of a hold forgotten":         {tableBug{setHold: func(h store.Hold) store.Hold { h.TTL = 0; return h }}, "hold-again"},
 	"holds never expire":                  {tableBug{store: func(r *store.Record) { r.Expires = store.MaxInt }}, "hold-expires expired-hold-hides concurrency-expires concurrency hold-sweep"},
 	"holds expire at once":                {tableBug{record: func(r *store.Record) { r.Expires = 1 }, setRow: onLows(func(l *store.Lows) { l.Due = 0 })}, "hold-expires concurrency concurrency-change extend"},
 	"id of the hold not in its record":    {tableBug{store: func(r *store.Record) { r.Hold = "" }}, "settle-less hold-expires concurrency-settle hold-list"},

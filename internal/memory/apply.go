@@ -223,17 +223,20 @@ func (sh *shard) lower(i int, now, used int64) bool {
 	return true
 }
 
-// state reads the row at i into the zero State.
-func (sh *shard) state(row *store.State, i int, p *place) {
+// state reads the row at i into the zero State, and returns the extras that it looked up.
+func (sh *shard) state(row *store.State, i int, p *place) (k *keyExtras) {
 	r := sh.at(i)
 	row.Used, row.TS, row.Version = r.used, r.ts, p.def.Number
 	if r.handle == p.handle {
-		return
+		return nil
 	}
 	if r.handle&^marks != p.handle {
 		row.Version = sh.store.limits.of(r.handle).number
 	}
-	if k := sh.extras[rowID{r.id, r.tag}]; k != nil && r.handle&marks != 0 { // nil if the limit was dropped and defined again
+	if r.handle&marks != 0 {
+		k = sh.extras[rowID{r.id, r.tag}]
+	}
+	if k != nil { // nil if the limit was dropped and defined again
 		row.Lows, row.Override = k.lows, k.override
 		if r.handle&withLow != 0 {
 			row.Lows = k.lows.LoweredTo(sh.lows.at(i).used)
@@ -242,6 +245,7 @@ func (sh *shard) state(row *store.State, i int, p *place) {
 			row.Version = terms.OverrideNumber(k.override.ID)
 		}
 	}
+	return k
 }
 
 // rewrite removes the row if nothing is used, because a missing row means a full bucket.

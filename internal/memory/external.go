@@ -143,7 +143,7 @@ func (s *Store) PutHold(id string, h store.Hold) error { return put(s, &s.holds,
 func put[K comparable, V any](s *Store, l *ledger[K, V], id K, v V) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.set(id, v, s.now()) {
+	if !l.set(id, &v, s.now()) {
 		return s.fullError()
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 // always stays. An ended one stays until then too, to answer repeated calls, unless a new
 // one needs its room. The lock of a ledger is taken after the locks of the shards.
 type ledger[K comparable, V any] struct {
-	measure func(V) term
+	measure func(*V) term
 	live    func(v *V, by int) // called with 1 when a value begins to live, with -1 when it ends; nil: not needed
 	max     int                // most parts that all values may have together
 
@@ -44,16 +44,16 @@ type entry[K comparable, V any] struct {
 	prev, next *entry[K, V] // neighbours in the ring of ended entries, or nil
 }
 
-func measurePending(h store.Pending) term {
+func measurePending(h *store.Pending) term {
 	return term{parts: len(h.Parts), ends: h.Due, until: h.Due}
 }
 
-func measureHold(h store.Hold) term {
+func measureHold(h *store.Hold) term {
 	over := h.Settled || !slices.ContainsFunc(h.Parts, func(p store.Part) bool { return !p.Reset })
 	return term{len(h.Parts), over, h.Expires, h.Forget}
 }
 
-func (l *ledger[K, V]) init(most int, measure func(V) term) {
+func (l *ledger[K, V]) init(most int, measure func(*V) term) {
 	l.max, l.measure, l.entries = most, measure, map[K]*entry[K, V]{}
 	l.ended.prev, l.ended.next = &l.ended, &l.ended
 	l.due.before = func(a, b *entry[K, V]) bool { return a.ends < b.ends }
@@ -86,7 +86,7 @@ func (l *ledger[K, V]) find(id K) *entry[K, V] {
 
 // set stores a value, or deletes it if it has no parts. set returns false if the id is
 // new and live values have all the room. The ledger is locked.
-func (l *ledger[K, V]) set(id K, v V, now int64) bool {
+func (l *ledger[K, V]) set(id K, v *V, now int64) bool {
 	l.advance(now)
 	of := l.measure(v)
 	e := l.find(id)
@@ -111,7 +111,7 @@ func (l *ledger[K, V]) set(id K, v V, now int64) bool {
 		l.spare, e.id = nil, id
 		l.entries[id], l.sought, l.last = e, id, e
 	}
-	e.value, e.term = v, of
+	e.value, e.term = *v, of
 	l.link(e)
 	l.markChanged(id)
 	return true

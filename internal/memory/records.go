@@ -315,7 +315,7 @@ func (sh *shard) dropOfGone(k *keyExtras) {
 			for j := range h.Parts {
 				h.Parts[j].Reset = h.Parts[j].Reset || h.Parts[j].Limit == k.name && h.Parts[j].Key == k.key
 			}
-			holds.set(id, h, now)
+			holds.set(id, &h, now)
 		}
 		holds.mu.Unlock()
 	}

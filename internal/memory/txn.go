@@ -109,7 +109,11 @@ func (t *txn) placeGroup(g *store.Group) (err error) {
 
 // placeNamed adds a key whose limit may have been dropped.
 func (t *txn) placeNamed(limit, key string) {
-	t.place(t.s.limits.currentOf(limit), limit, key, nil)
+	var b *binding
+	if d := t.s.reg.Lookup(limit); d != nil {
+		b, _ = t.s.bind(d)
+	}
+	t.place(b, limit, key, nil)
 }
 
 func (t *txn) place(b *binding, limit, key string, op *store.Op) {
@@ -213,15 +217,18 @@ func (t *txn) release() {
 // but a row that makes room for another one drops them.
 func (t *txn) extra(r *txnRow) *keyExtras {
 	if !r.looked && r.binding != nil {
-		r.looked = true
-		if r.extras = t.s.shards[r.shard].extras[rowID{r.id, r.tag}]; r.extras != nil {
-			r.extras.inUse++
-		}
+		t.use(r, t.s.shards[r.shard].extras[rowID{r.id, r.tag}])
 	}
 	if k := r.extras; k != nil && k.index >= 0 {
 		return k
 	}
 	return nil
+}
+
+func (t *txn) use(r *txnRow, k *keyExtras) {
+	if r.looked, r.extras = true, k; k != nil {
+		k.inUse++
+	}
 }
 
 // find is the method find of the shard. It first looks in the slot where the row was.
@@ -262,17 +269,17 @@ func (t *txn) read(r *txnRow) {
 	}
 	sh := &t.s.shards[r.shard]
 	i, found := r.find(sh)
-	if found {
-		sh.state(&r.state, i, &r.place)
-		if r.op != nil {
-			r.op.Phase = cmp.Or(sh.phases.get(i), r.op.Phase)
+	if !found {
+		if k := t.extra(r); k != nil {
+			r.state.Override = k.override
 		}
-	}
-	if found && sh.at(i).handle&marks == 0 { // the row has neither lows nor an override
 		return
 	}
-	if k := t.extra(r); k != nil {
-		r.state.Override = k.override
+	if k := sh.state(&r.state, i, &r.place); k != nil {
+		t.use(r, k)
+	}
+	if r.op != nil {
+		r.op.Phase = cmp.Or(sh.phases.get(i), r.op.Phase)
 	}
 }
 
@@ -510,7 +517,7 @@ func (t *txn) rowRoom() (counted room, err error) {
 
 func (t *txn) setIDs() error {
 	for i := range t.holds {
-		if h := &t.holds[i]; !t.s.holds.set(h.key, h.value, t.now) {
+		if h := &t.holds[i]; !t.s.holds.set(h.key, &h.value, t.now) {
 			t.s.refused.Add(1)
 			return fmt.Errorf("%w: %d live holds, of all keys, which is MaxHolds", store.ErrFull, t.s.holds.max)
 		}
@@ -522,7 +529,7 @@ func (t *txn) setIDs() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range t.pending {
-		if p := &t.pending[i]; !r.set(p.key, p.value, t.now) {
+		if p := &t.pending[i]; !r.set(p.key, &p.value, t.now) {
 			return t.s.fullError()
 		}
 	}
