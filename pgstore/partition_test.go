@@ -44,7 +44,7 @@ func TestPartitioned(t *testing.T) {
 		}
 	}
 	now += time.Hour.Microseconds()
-	if n, err := s.Abilities().Sweep(ctx, 100); err != nil || n != 4 {
+	if n, err := s.Abilities().Sweep(ctx, 100); err != nil || n != 8 {
 		t.Errorf("swept %d rows, %v", n, err)
 	}
 	if _, err := s.Abilities().Sweep(ctx, 100); err != nil {

@@ -54,7 +54,7 @@ var mutants = []mutant{
 	{"a reservation cannot be cancelled shortly before it is due", "store/table.go", "if len(h.Parts) == 0 || h.Due <= now {\n\t\treturn ErrReservation", "if len(h.Parts) == 0 || h.Due <= now+1000 {\n\t\treturn ErrReservation"},
 	{"a cancel gives back its first key only", "store/table.go", "\tfor i := range entries {\n\t\tif err := entries[i].write(t, now); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\tg.Allowed = true", "\tif err := entries[0].write(t, now); err != nil {\n\t\treturn err\n\t}\n\tg.Allowed = true"},
 	{"a settled hold lives on", "store/hold.go", "return !h.Settled && h.Expires > now", "return h.Expires > now"},
-	{"a settled hold is made again", "store/hold.go", "if h.Call != g.call() {", "if h.Settled {\n\t\treturn false, nil\n\t}\n\tif h.Call != g.call() {"},
+	{"a settled hold is made again", "store/hold.go", "if !h.MadeBy(g) {", "if h.Settled {\n\t\treturn false, nil\n\t}\n\tif !h.MadeBy(g) {"},
 	{"a settle to other costs is a repeat", "store/settle.go", "if err == nil && h.Settled && !h.settledTo(c.Costs, costs) {", "if err == nil && h.Settled && len(c.Costs) != len(h.Costs) {"},
 	{"a settle charges beside the hold's tokens", "store/settle.go", "Verb: VerbCharge, Cost: cost - counted}", "Verb: VerbCharge, Cost: cost}"},
 	{"a reservation's delay without the debt before it", "store/step.go", "ahead = max(used-(r.Cap-units), 0)", "ahead = max(min(used, r.Cap)-(r.Cap-units), 0)"},

@@ -91,6 +91,7 @@ begin
     if s.page >= size then
         s.page := 0; -- the table was rewritten and is smaller
     end if;
+    more := dipwell_internal.sweep_records(max_rows, n); -- before the rows, of which those with records stay
     while swept < max_rows and looked < least(max_pages, size) loop
         if s.page = 0 then
             s.began := dipwell_internal.now_us();
@@ -117,7 +118,6 @@ begin
         with gone as (delete from dipwell.revision x where x.id = any (array(select y.id from dipwell.revision y for update skip locked)) returning x.n)
         insert into dipwell.revision (n) select sum(g.n) from gone g having count(*) > 0;
     end if;
-    more := dipwell_internal.sweep_records(max_rows, n);
     perform dipwell_internal.sweep_overrides(max_rows, n);
     delete from dipwell.top_hours x where x.ctid = any (array(
         select y.ctid from dipwell.top_hours y where y.id < dipwell_internal.audit_id(greatest(n - 604800000000, 0), 0) for update skip locked));
