@@ -34,14 +34,18 @@ func (s *service) logListening(what, at, page string) {
 func (s *service) serveAndDrain(listeners []server.Listener) error {
 	ended := make(chan error, 1)
 	go func() { ended <- s.serve(listeners) }()
+	var err error
 	select {
-	case err := <-ended:
-		return err
+	case err = <-ended:
+		ended <- err
 	case <-s.env.ctx.Done():
+	}
+	if s.env.ctx.Err() == nil {
+		return err
 	}
 	s.slog().Info("stopping")
 	start := time.Now()
-	err := <-ended
+	err = <-ended
 	s.slog().Info("stopped", "took", time.Since(start))
 	return err
 }
