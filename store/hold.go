@@ -313,7 +313,7 @@ func checkHoldID(id string) error {
 		return badField("id", "has %d bytes; at most %d", len(id), terms.MaxHoldID)
 	}
 	for i := range len(id) {
-		if id[i]-'!' > '~'-'!' {
+		if id[i] <= ' ' || id[i] > '~' {
 			return badField("id", "%q has other characters than printable ASCII without spaces", id)
 		}
 	}

@@ -32,20 +32,21 @@ func (s *service) logListening(what, at, page string) {
 }
 
 func (s *service) serveAndDrain(listeners []server.Listener) error {
-	ended := make(chan error, 1)
-	go func() { ended <- s.serve(listeners) }()
 	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err = s.serve(listeners)
+	}()
 	select {
-	case err = <-ended:
-		ended <- err
+	case <-ended:
 	case <-s.env.ctx.Done():
 	}
-	if s.env.ctx.Err() == nil {
-		return err
+	if s.env.ctx.Err() != nil { // also if the server has ended by now
+		start := time.Now()
+		s.slog().Info("stopping")
+		<-ended
+		s.slog().Info("stopped", "took", time.Since(start))
 	}
-	s.slog().Info("stopping")
-	start := time.Now()
-	err = <-ended
-	s.slog().Info("stopped", "took", time.Since(start))
 	return err
 }
