@@ -725,6 +725,10 @@ var holdCases = []testCase{
 		if g := b.hold("i", 30*second, "c:free l 12"); !g.Hold.Repeated || g.Ops[0].Granted != 12 || g.Ops[0].Remaining != store.MaxInt {
 			b.Errorf("%+v %+v", g, g.Hold)
 		}
+		for id, call := range map[string]string{"h": "c k 12", "i": "c l 12"} { // without the plan
+			_, err := b.tryHold(id, 30*second, call)
+			b.wantErr(store.ErrHoldConflict, err)
+		}
 	})},
 	// Repeating a Hold that has ended is an error until its record goes.
 	{"hold-again-ended", onHolds(func(b *caller) {
