@@ -138,3 +138,55 @@ func TestBlockRights(t *testing.T) {
 		}
 	})
 }
+
+// TestReserveWithin: with within, reserve decides an attempt of a wait. It reserves what is
+// due in time, says when to call again where there is no debt, and begins no block.
+func TestReserveWithin(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	for _, sql := range []string{
+		"define('debt', 1, interval '1 minute', burst => 1, max_debt => 2, block => interval '1 hour', plans => '{\"none\": {\"max_debt\": 0, \"callable\": false}}')",
+		"define('none', 1, interval '1 minute', burst => 1, max_debt => 0, block => interval '1 hour')",
+		"define('sliding', 1, interval '1 hour', algorithm => 'sliding_window')",
+		"define('shadow', 1, interval '1 minute', burst => 1, max_debt => 1, mode => 'shadow')",
+		"define('leaky', 1, interval '1 minute', algorithm => 'leaky_bucket', max_debt => 3)",
+		"define('all', 1, interval '1 minute', burst => 1, max_debt => 0, shared => true)",
+		"define('child', 1, interval '1 minute', burst => 9, parent => 'all')",
+		"override('debt', 'planned', plan => 'none')",
+		"take('debt', 'k')", "take('debt', 'planned')", "take('none', 'k')", "take('sliding', 'k')", "take('shadow', 'k')", "take('leaky', 'k')", "take('child', 'k')",
+	} {
+		must(t, pool, "select dipwell."+sql)
+	}
+	for _, c := range []struct{ limit, key, cost, within, is string }{
+		{"debt", "k", "1", "50 seconds", "not allowed and delay = '0' and retry_after between '0' and '10 seconds'"},
+		{"debt", "k", "3", "1 hour", "not allowed and delay = '0' and retry_after between '50 seconds' and '1 minute'"}, // more than the debt
+		{"debt", "k", "1", "1 minute", "allowed and delay between '50 seconds' and '1 minute' and reservation is not null"},
+		{"debt", "planned", "1", "1 minute", "not allowed and delay between '50 seconds' and '1 minute' and retry_after = '0'"},
+		{"none", "k", "1", "1 minute", "not allowed and delay between '50 seconds' and '1 minute' and retry_after = '0' and reservation is null"},
+		{"none", "k", "1", "40 seconds", "not allowed and delay = '0' and retry_after between '10 seconds' and '20 seconds'"},
+		{"none", "k", "2", "1 year", "not allowed and never and delay = '0' and retry_after is null"},
+		{"none", "new", "1", "0", "allowed and delay = '0'"},
+		{"sliding", "k", "1", "3 hours", "not allowed and delay > '0' and retry_after = '0'"},
+		{"sliding", "new", "1", "0", "allowed"},
+		{"shadow", "k", "1", "0", "allowed and delay = '0'"},
+		{"leaky", "k", "1", "10 minutes", "allowed and delay between '50 seconds' and '1 minute'"},
+		{"child", "k", "1", "1 minute", "not allowed and delay between '50 seconds' and '1 minute' and reservation is null"},
+		{"child", "k", "1", "infinity", "not allowed and delay between '50 seconds' and '1 minute'"},
+	} {
+		if c.within == "infinity" {
+			c.within = "200000 years"
+		}
+		var ok bool
+		var got string
+		err := pool.QueryRow(t.Context(), "select "+c.is+", d::text from dipwell.reserve($1, $2, $3, within => $4::text::interval) d", c.limit, c.key, c.cost, c.within).Scan(&ok, &got)
+		if err != nil || !ok {
+			t.Errorf("%+v: %v, %v, %s", c, ok, err, got)
+		}
+	}
+	if n := number(t, pool, "select count(*) from dipwell.blocks"); n != 0 {
+		t.Errorf("%d keys are blocked", n)
+	}
+	if _, err := pool.Exec(t.Context(), "select dipwell.reserve('none', 'k', within => interval '-1s')"); err == nil || !strings.Contains(err.Error(), "within: -00:00:01 is negative") {
+		t.Errorf("a negative within: %v", err)
+	}
+}

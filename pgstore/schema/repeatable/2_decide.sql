@@ -212,7 +212,7 @@ create function dipwell_internal.decide(limit_ids int[], keys text[], verbs int[
     reservation uuid default null, at bigint default null, plans text[] default null, floors bigint[] default null, fractions bigint[] default null)
 returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
     row_used bigint, row_ts bigint, row_version int, bound boolean,
-    row_plan text, row_override jsonb, row_unit bigint, row_free boolean, row_max_charge bigint)
+    row_plan text, row_override jsonb, row_unit bigint, row_free boolean, row_max_charge bigint, row_debt bigint)
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     k       int := cardinality(limit_ids);
@@ -437,8 +437,8 @@ begin
             a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], b.used, b.ts, b.version, n, verbs[i], costs[i], floors[i], null, true);
         end if;
         select a.allowed, a.never, a.shadow, a.granted, a.remaining, a.retry, a.reset, a.delay, a.used, a.ts, (a.rule).number,
-                a.plan, (a.rule).unit, a.free, case when a.never then dipwell_internal.most_charge(a.rule) end, case when (a.override).id is not null then to_jsonb(a.override) - 'rule' end
-            into allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version, row_plan, row_unit, row_free, row_max_charge, row_override;
+                a.plan, (a.rule).unit, a.free, case when a.never then dipwell_internal.most_charge(a.rule) end, (a.rule).debt, case when (a.override).id is not null then to_jsonb(a.override) - 'rule' end
+            into allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version, row_plan, row_unit, row_free, row_max_charge, row_debt, row_override;
         bound := (not a.allowed or a.shadow) and not never and (a.bound or b.low > 0 and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n));
         if ls[i].algorithm = 'concurrency' then
             if not a.allowed or a.shadow then

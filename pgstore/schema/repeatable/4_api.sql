@@ -63,11 +63,15 @@ $$ begin return dipwell_internal.ask(2, limit_name, key, cost, plan); end $$;
 comment on function dipwell.take_up_to is
     'Takes as many whole tokens as are free, at most cost. Refused if none is free. The result has their number in granted.';
 
-create function dipwell.reserve(limit_name text, key text default null, cost bigint default 1, plan text default null) returns dipwell.decision
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as
-$$ begin return dipwell_internal.ask(3, limit_name, key, cost, plan); end $$;
+create function dipwell.reserve(limit_name text, key text default null, cost bigint default 1, plan text default null, within interval default null) returns dipwell.decision
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
+    perform dipwell_internal.wrong(format('within: %s is negative', within)) where within < interval '0';
+    return dipwell_internal.ask(case when within is not null and (select l.algorithm from dipwell.limits l where l.name = limit_name) = 'sliding_window' then 0 else 3 end,
+        limit_name, key, cost, plan, max_delay => case when within is not null then least(dipwell_internal.micros(within), 9007199254740991) end);
+end $$;
 comment on function dipwell.reserve is
-    'Takes tokens in advance, with a debt of at most max_debt. Act after the delay in the result, or call cancel(reservation) before it has passed.';
+    'Takes tokens in advance, with a debt of at most max_debt. Act after the delay in the result, or call cancel(reservation) before it has passed. With within, for callers that wait: refused if the delay would be longer; a refusal with a delay says when to call again, because the limit has no debt.';
 
 create function dipwell.charge(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as

@@ -178,8 +178,11 @@ begin
     return least_;
 end $$;
 
--- Decides any verb for one key, with the parents of the limit.
-create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null) returns dipwell.decision language plpgsql volatile as $$
+-- Decides any verb for one key, with the parents of the limit. max_delay is that of a wait.
+-- Where there is no debt, a wait cannot reserve. It is refused with the delay after which to
+-- call again, or with the time until an equally long wait would be allowed.
+create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null,
+    max_delay bigint default null) returns dipwell.decision language plpgsql volatile as $$
 declare
     c       dipwell_internal.call := dipwell_internal.call_of(verb, array[limit_name], array[key], array[cost], array[plan], array[floor], true);
     k       int := cardinality(c.ids);
@@ -198,7 +201,7 @@ begin
             where l.id = (c.ids)[1]);
     end if;
     c := dipwell_internal.choose_rows(c, verb);
-    for a in select * from dipwell_internal.decide(c.ids, c.keys, array_fill(verb, array[k]), c.costs, array_fill(null::bigint, array[k]), reservation,
+    for a in select * from dipwell_internal.decide(c.ids, c.keys, array_fill(verb, array[k]), c.costs, array_fill(max_delay, array[k]), reservation,
             plans => c.plans, floors => c.floors) loop
         i := i + 1;
         if verb = 4 and not a.allowed then
@@ -215,7 +218,12 @@ begin
     end loop;
     if i = 0 then -- just dropped
         perform dipwell_internal.limit_id(limit_name, 'limit_name');
-        return dipwell_internal.ask(verb, limit_name, key, cost, plan, floor);
+        return dipwell_internal.ask(verb, limit_name, key, cost, plan, floor, max_delay);
+    end if;
+    if max_delay is not null and top.row_debt = 0 and not (top.allowed or top.never) then
+        due := case when top.retry <= max_delay then top.retry else 0 end;
+        top.retry := greatest(top.retry - max_delay, 0);
+        return (false, top.remaining, dipwell_internal.length(top.retry), dipwell_internal.length(top.reset), 0::bigint, dipwell_internal.length(due), false, null::uuid);
     end if;
     return (top.allowed, top.remaining, case when not top.never and (top.shadow or not top.allowed) then dipwell_internal.length(top.retry) end,
         dipwell_internal.length(top.reset), granted, dipwell_internal.length(greatest(top.delay, due)), top.never, case when due > 0 then reservation end);
