@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from datetime import datetime
 
 from . import _http, _sql
 from ._hold import Hold, Holding
@@ -54,7 +55,8 @@ class Calls:
         return self._ask(self._link.cancel(reservation))
 
     def wait(self, limit, key=None, cost=1, *, timeout="30s", plan=None, floor=None):
-        """Take as soon as the tokens can be had; refused at once if that is not within timeout.
+        """Take as soon as the tokens can be had; refused at once if that is not within timeout,
+        from 1ms to 10m.
 
         Over SQL it reserves or tries again, and sleeps here. In a transaction the key's row then
         stays locked during the sleep: use a connection in autocommit mode."""
@@ -68,6 +70,8 @@ class Calls:
 
     def ready(self, limit, keys, cost=1, *, plan=None):
         """Return those of at most 1,000 keys for which take would be allowed now."""
+        if isinstance(keys, str):
+            raise DipwellError("keys", "has type str, but must be a list of keys")
         keys = [key_of(k, f"keys[{i}]") for i, k in enumerate(keys)]
         return self._ask(self._link.ready(text(limit, "limit"), keys, whole(cost, "cost"), _how(plan, None)[0]))
 
@@ -105,8 +109,8 @@ class Calls:
 
     def override(self, limit, key=None, *, plan=None, rate=None, per=None, burst=None, until=None, note=None, start=None):
         """Give a key a plan or numbers of its own, until a datetime or for good."""
-        if until is not None and until.utcoffset() is None:
-            raise DipwellError("until", "has no time zone")
+        if until is not None and (not isinstance(until, datetime) or until.utcoffset() is None):
+            raise DipwellError("until", f"{until!r} is not a datetime with a time zone")
         rate, burst = rate if rate is None else whole(rate, "rate"), burst if burst is None else whole(burst, "burst")
         return self._ask(self._link.override(text(limit, "limit"), key_of(key), plan, rate, per, burst, until, note, start))
 
@@ -196,12 +200,28 @@ class AsyncDipwell(Calls):
 
     async def _run(self, steps):
         resume, value = steps.send, None
+        ask = self._outlast if isinstance(self._link, _sql.SQL) else self._ask
         try:
             while True:
                 step = resume(value)
                 try:
-                    resume, value = steps.send, await (asyncio.sleep(step) if isinstance(step, float) else self._ask(step))
+                    resume, value = steps.send, await (asyncio.sleep(step) if isinstance(step, float) else ask(step))
                 except BaseException as e:
                     resume, value = steps.throw, e
         except StopIteration as end:
             return end.value
+
+    async def _outlast(self, call):
+        """Ask, and if cancelled meanwhile, wait up to a second for the answer: it may be a
+        reservation to give back."""
+        task = asyncio.ensure_future(self._ask(call))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            done, late = await asyncio.wait({task}, timeout=1)
+            for t in late:
+                t.cancel()
+            for t in done:
+                if t.exception() is None and getattr(t.result(), "reservation", None):
+                    await self.cancel(t.result().reservation)
+            raise

@@ -118,50 +118,40 @@ class SQL:
     def wait(self, limit, key, cost, timeout, plan, floor, clock):
         """Take as soon as the tokens can be had, within timeout: reserve and sleep until the
         reservation is due, or where the limit has no debt, try again when tokens are back."""
-        end = clock() + micros(timeout, "timeout") / 1e6
-        verb = "reserve" if floor is None else "take"
+        us = micros(timeout, "timeout")
+        if not 1000 <= us <= 600_000_000:
+            raise DipwellError("timeout", "is not between 1ms and 10m")
+        end = clock() + us / 1e6
         while True:
-            r = yield self.decision(verb, limit, key, cost, plan, floor)
             left = timedelta(seconds=max(0, end - clock()))
-            if r.allowed:
-                return r if not r.delay else (yield from self.due(r, left))
-            if too_late(r, left):
-                return refused(r, left)
-            if verb == "reserve":  # it may be allowed into debt before a take is, but is due no sooner
-                soonest = yield self.decision("check", limit, key, cost, plan, None)
-                if not soonest.allowed and too_late(soonest, left):
-                    return refused(soonest, left)
-            yield max(r.retry_after.total_seconds(), 1e-6)
-
-    def due(self, r, left):
-        """Sleep until a reservation is due, or give it back if that is too late."""
-        if r.delay <= left:
+            r = yield from self.attempt(limit, key, cost, plan, floor, left)
+            if not r.delay:
+                return r
             try:
                 yield r.delay.total_seconds()
             except BaseException:
-                yield from self.give_back(r.reservation)
+                if r.reservation is not None:
+                    yield from self.give_back(r.reservation)
                 raise
-            return r._replace(delay=timedelta(), reservation=None, reset_after=max(timedelta(), r.reset_after - r.delay))
-        yield from self.give_back(r.reservation)
-        return refused(r._replace(allowed=False, granted=0, retry_after=r.delay, delay=timedelta(), reservation=None), left)
+            if r.allowed:
+                return r._replace(delay=timedelta(), reservation=None, reset_after=max(timedelta(), r.reset_after - r.delay))
+
+    def attempt(self, limit, key, cost, plan, floor, left):
+        """Reserve within the time that is left. A refusal with a delay says when to try again."""
+        if floor is None:
+            return (yield ("select * from dipwell.reserve(%s, %s, %s, %s, %s)", [limit, key, cost, plan, left]), one)
+        r = yield self.decision("check", limit, key, cost, plan, floor)  # a check begins no block
+        if r.allowed:
+            r = yield self.decision("take", limit, key, cost, plan, floor)
+        if r.allowed or r.retry_after is None:
+            return r
+        return r._replace(delay=r.retry_after if r.retry_after <= left else timedelta(), retry_after=max(timedelta(), r.retry_after - left))
 
     def give_back(self, reservation):
         try:
             yield self.cancel(reservation)
         except DipwellError:
             pass  # it has just fallen due
-
-
-def too_late(r, left):
-    return r.retry_after is None or r.retry_after > left
-
-
-def refused(r, left):
-    """Turn the refusal of a take into that of a wait: the same wait would be allowed that much
-    earlier."""
-    if r.retry_after is None:
-        return r
-    return r._replace(retry_after=max(timedelta(), r.retry_after - left))
 
 
 def columns(takes):

@@ -1,5 +1,6 @@
 """Tests of the calls, which every client must pass."""
 import itertools
+import time
 from datetime import datetime, timedelta, timezone
 
 from dipwell import DipwellError
@@ -163,6 +164,7 @@ class Calls:
         self.assertEqual(self.d.ready(name, ["acme"], 2), [])
         self.wrong("keys[1]", self.d.ready, name, ["acme", 7])
         self.wrong("keys[1]", self.d.ready, name, ["acme", ""])
+        self.wrong("keys", self.d.ready, name, "acme")
 
     def test_wait(self):
         for debt in (0, 5):
@@ -179,7 +181,23 @@ class Calls:
             self.assertTrue(self.d.wait(name, "k", 9, timeout="1s").never)
         name = self.limit(1, "1h", max_debt=0)
         self.assertFalse(self.d.wait(name, "k", timeout="1s", floor=1))
-        self.wrong("timeout", self.d.wait, name, "k", timeout=3)
+        for timeout in (3, "0s", "11m"):
+            self.wrong("timeout", self.d.wait, name, "k", timeout=timeout)
+
+    def test_wait_of_other_limits(self):
+        for debt in (0, 1):
+            name = self.limit(1, "1h", max_debt=debt, block="5h")
+            self.assertEqual([self.d.wait(name, "k", timeout=t).allowed for t in ("1s", "1s")], [True, False])
+            self.assertTrue(self.d.check(name, "k").retry_after <= timedelta(hours=1), "the wait began a block")
+        name = self.limit(20, "1s", algorithm="leaky_bucket", max_debt=9)
+        start = time.monotonic()
+        for _ in range(3):
+            self.assertEqual(self.d.wait(name, "k").delay, timedelta())
+        self.assertTrue(time.monotonic() - start > 0.09)
+        name = self.limit(1, "50ms", algorithm="sliding_window")
+        self.assertEqual([self.d.wait(name, "k").allowed for _ in range(3)], [True, True, True])
+        name = self.limit(1, "1h", mode="shadow")
+        self.assertEqual([self.d.wait(name, "k", timeout="1s").allowed for _ in range(3)], [True, True, True])
 
     def test_override(self):
         name = self.limit(5, plans={"pro": {"rate": 100}})
@@ -193,7 +211,8 @@ class Calls:
         self.wrong("limit", self.d.end_override, "nobody", "k")
         self.wrong("limit", self.d.override, "nobody", "k", plan="pro")
         self.wrong("plan", self.d.override, name, "k", plan="gold")
-        self.wrong("until", self.d.override, name, "k", plan="pro", until=datetime(2030, 1, 1))
+        for until in (datetime(2030, 1, 1), "2030-01-01", 60):
+            self.wrong("until", self.d.override, name, "k", plan="pro", until=until)
         self.wrong("rate", self.d.override, name, "k", rate=1.5, per="1m")
         self.wrong("burst", self.d.override, name, "k", rate=1, per="1m", burst="2")
 

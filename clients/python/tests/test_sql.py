@@ -204,9 +204,9 @@ class Asynchronous(unittest.IsolatedAsyncioTestCase):
         async with await psycopg.AsyncConnection.connect(ADDRESS, autocommit=True) as conn, \
                 await psycopg.AsyncConnection.connect(ADDRESS, autocommit=True) as other:
             d = AsyncDipwell(conn)
-            await d.define("cancelled", rate=1, per="1h", max_debt=5)
+            await d.define("cancelled", rate=10, per="1h", burst=1, max_debt=5)
             await d.take("cancelled", "k")
-            waiting = asyncio.ensure_future(d.wait("cancelled", "k", timeout="5h"))
+            waiting = asyncio.ensure_future(d.wait("cancelled", "k", timeout="10m"))
             while not await (await other.execute("select 1 from dipwell.reservations r join dipwell.limits l on l.id = r.limit_id where l.name = 'cancelled'")).fetchone():
                 await asyncio.sleep(0.01)
             while conn.lock.locked():  # the row is there before the wait has heard of it
@@ -215,7 +215,25 @@ class Asynchronous(unittest.IsolatedAsyncioTestCase):
             with self.assertRaises(asyncio.CancelledError):
                 await waiting
             r = await d.reserve("cancelled", "k")
-            self.assertTrue(timedelta(minutes=55) < r.delay <= timedelta(hours=1), r)
+            self.assertTrue(timedelta(minutes=5) < r.delay <= timedelta(minutes=6), r)
+
+    async def test_a_wait_cancelled_during_its_statement_takes_nothing(self):
+        async with await psycopg.AsyncConnection.connect(ADDRESS, autocommit=True) as conn, \
+                await psycopg.AsyncConnection.connect(ADDRESS) as other:
+            d = AsyncDipwell(conn)
+            await d.define("locked", rate=10, per="1h", burst=1, max_debt=5)
+            await d.take("locked", "k")
+            await other.execute("select from dipwell.buckets b join dipwell.limits l on l.id = b.limit_id where l.name = 'locked' for update of b")
+            waiting = asyncio.ensure_future(d.wait("locked", "k", timeout="10m"))
+            while not await (await other.execute("select 1 from pg_locks where not granted and pid = %s", [conn.info.backend_pid])).fetchone():
+                await asyncio.sleep(0.01)
+            waiting.cancel()
+            await asyncio.sleep(0)
+            await other.commit()
+            with self.assertRaises(asyncio.CancelledError):
+                await waiting
+            r = await d.reserve("locked", "k")
+            self.assertTrue(timedelta(minutes=5) < r.delay <= timedelta(minutes=6), r)
 
 
 class Install(unittest.TestCase):

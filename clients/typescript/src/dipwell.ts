@@ -80,8 +80,8 @@ export class Dipwell {
 
   /**
    * Takes as soon as the tokens can be had. If that is not within the timeout, the answer is a
-   * refusal, at once. Over SQL this process waits and asks again, so do not call it in a
-   * transaction, which would stay open.
+   * refusal, at once. Over SQL this process reserves or asks again, and sleeps: do not call it
+   * in a transaction, which would stay open.
    */
   async wait(limit: string, key?: string | null, options: WaitOptions = {}): Promise<Answer> {
     const { timeout: longest = "30s", signal, ...rest } = object("options", options);

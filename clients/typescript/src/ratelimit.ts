@@ -71,7 +71,7 @@ export class Ratelimit {
 
   /** A bucket of max tokens, into which come so many per interval, evenly. */
   static tokenBucket(refill: number, interval: Duration, max: number): Algorithm {
-    return { tokens: count("max", max), limit: { rate: count("refill", refill), per: milliseconds("interval", interval), burst: max } };
+    return { tokens: some("max", max), limit: { rate: some("refill", refill), per: milliseconds("interval", interval), burst: max } };
   }
 
   /** So many tokens in each window; the windows of a key begin at a time of their own. */
@@ -130,8 +130,13 @@ export class Ratelimit {
   }
 }
 
+function some(field: string, tokens: number): number {
+  if (count(field, tokens) < 1) throw new DipwellError(field, `${tokens} is less than 1`);
+  return tokens;
+}
+
 function windowed(algorithm: "fixed_window" | "sliding_window", tokens: number, window: Duration): Algorithm {
-  return { tokens: count("tokens", tokens), limit: { algorithm, rate: tokens, per: milliseconds("window", window) } };
+  return { tokens: some("tokens", tokens), limit: { algorithm, rate: tokens, per: milliseconds("window", window) } };
 }
 
 const named = ({ limit }: Algorithm): string => ["ratelimit", limit.algorithm ?? "token_bucket", limit.rate, `${limit.per}ms`, limit.burst].filter(Boolean).join("-");

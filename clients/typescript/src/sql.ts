@@ -50,15 +50,31 @@ export class Sql implements Way {
   }
 
   async wait(t: Checked, timeoutMs: number, signal: AbortSignal | undefined): Promise<Answer> {
-    signal?.throwIfAborted();
     for (const deadline = Date.now() + timeoutMs; ; ) {
-      const a = await this.one("take", t);
-      if (a.allowed || a.retryAfterMs === null) return a;
-      const left = deadline - a.at;
-      if (a.retryAfterMs > left) return { ...a, retryAfterMs: a.retryAfterMs - Math.max(0, left) }; // the same wait is allowed that much earlier
-      signal?.throwIfAborted(); // meanwhile
-      await sleep(a.retryAfterMs, signal);
+      signal?.throwIfAborted();
+      const a = await this.#attempt(t, Math.max(0, deadline - Date.now()));
+      if (a.delayMs === 0) return a;
+      try {
+        signal?.throwIfAborted(); // meanwhile
+        await sleep(a.delayMs, signal);
+      } catch (e) {
+        if (a.reservation !== null) await this.cancel(a.reservation).catch(() => {}); // it may just have fallen due
+        throw e;
+      }
+      if (a.allowed) return { ...a, delayMs: 0, reservation: null, resetAfterMs: Math.max(0, a.resetAfterMs! - a.delayMs) };
     }
+  }
+
+  /** #attempt reserves within the time that is left. A refusal with a delay says when to try again. */
+  async #attempt(t: Checked, leftMs: number): Promise<Answer> {
+    if (t.floor === null) {
+      const text = take("reserve", `${cost}, $4::text, $5::text::interval`);
+      return answer((await this.#rows(text, [t.limit, t.key, t.cost, t.plan, `${leftMs} milliseconds`]))[0]!, t);
+    }
+    const seen = await this.one("check", t); // a check begins no block
+    const a = seen.allowed ? await this.one("take", t) : seen;
+    if (a.allowed || a.retryAfterMs === null) return a;
+    return { ...a, delayMs: a.retryAfterMs <= leftMs ? a.retryAfterMs : 0, retryAfterMs: Math.max(0, a.retryAfterMs - leftMs) };
   }
 
   async hold(takes: Checked[], several: boolean, ttl: Duration, id: string | null): Promise<Held> {

@@ -71,6 +71,7 @@ it("refuses what it cannot do", async () => {
   assert.throws(() => new Ratelimit({ limiter }), /dipwell: is needed/);
   assert.throws(() => new Ratelimit({ dipwell }), /limiter: is missing/);
   assert.throws(() => Ratelimit.fixedWindow(1.5, "1m"), /tokens: 1.5/);
+  assert.throws(() => Ratelimit.fixedWindow(0, "1m"), /tokens: 0 is less than 1/);
   assert.throws(() => Ratelimit.slidingWindow(1, "a while"), /window: "a while"/);
   const elsewhere = new Ratelimit({ dipwell, limiter, prefix: "defined-later", define: false });
   await assert.rejects(elsewhere.limit("k"), (e) => e.field === "limit");

@@ -126,6 +126,43 @@ for (const [way, d] of Object.entries(ways)) {
       assert.deepEqual(s.limits.map((a) => a.remaining), [16, 9]);
     });
 
+    it("waits for limits of every kind", async () => {
+      const begun = Date.now();
+      const leaky = limit("leaky");
+      await d.define(leaky, { rate: 20, per: "1s", algorithm: "leaky_bucket", maxDebt: 9 });
+      for (let i = 0; i < 3; i++) assert.deepEqual(await d.wait(leaky, "k").then((a) => [a.allowed, a.delayMs, a.reservation]), [true, 0, null]);
+      assert.ok(Date.now() - begun > 90);
+      for (const maxDebt of [0, 1]) {
+        const blocks = limit(`blocks-${maxDebt}`);
+        await d.define(blocks, { rate: 1, per: hour, maxDebt, block: "5h" });
+        for (const floor of maxDebt ? [undefined] : [undefined, 0]) {
+          assert.equal((await d.wait(blocks, `k${floor}`, { timeout: "1s", floor })).allowed, true);
+          assert.equal((await d.wait(blocks, `k${floor}`, { timeout: "1s", floor })).allowed, false);
+          within((await d.check(blocks, `k${floor}`)).retryAfterMs, hour); // no block, which would end later
+        }
+      }
+      const sliding = limit("sliding");
+      await d.define(sliding, { rate: 1, per: "50ms", algorithm: "sliding_window" });
+      for (let i = 0; i < 3; i++) assert.equal((await d.wait(sliding, "k")).allowed, true);
+      const shadow = limit("shadow");
+      await d.define(shadow, { rate: 1, per: hour, mode: "shadow" });
+      for (let i = 0; i < 3; i++) assert.equal((await d.wait(shadow, "k", { timeout: "1s" })).allowed, true);
+      const line = limit("line");
+      await d.define(line, { rate: 1, per: hour, burst: 1, maxDebt: 3 });
+      await d.take(line, "k");
+      const stop = new AbortController();
+      const left = d.wait(line, "k", { timeout: "10m", signal: stop.signal });
+      assert.equal((await left).allowed, false);
+      await d.define(line, { rate: 10, per: hour, burst: 1, maxDebt: 3 });
+      await d.reset(line, "k");
+      await d.take(line, "k");
+      const gone = d.wait(line, "k", { timeout: "10m", signal: stop.signal });
+      while (way !== "http" && (await d.check(line, "k")).resetAfterMs < hour / 10) await new Promise((r) => setTimeout(r, 5)); // until it has reserved
+      stop.abort(new Error("left"));
+      await assert.rejects(gone, /left/);
+      if (way !== "http") within((await d.check(line, "k")).retryAfterMs, hour / 10);
+    });
+
     it("waits", async () => {
       const pace = limit("pace");
       await d.define(pace, { rate: 20, per: "1s", burst: 1 });
