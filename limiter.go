@@ -491,12 +491,10 @@ func (l *Limiter) checkKey(def *store.Definition, key string) (string, error) {
 
 // checkKey checks a key and returns it, or "" for Shared.
 func checkKey(key string) (string, error) {
-	plain := key != "" && len(key) <= store.MaxKey
-	for i := 0; plain && i < len(key); i++ {
-		plain = key[i]-1 < 0x7f
+	if isPlain(key) {
+		return key, nil
 	}
 	switch {
-	case plain:
 	case key == Shared:
 		return "", nil
 	case key == "":
@@ -509,4 +507,16 @@ func checkKey(key string) (string, error) {
 		return "", badField("key", "has a NUL byte")
 	}
 	return key, nil
+}
+
+// isPlain reports whether a key is neither empty nor too long, and ASCII without NUL.
+func isPlain(key string) bool {
+	if uint(len(key)-1) >= store.MaxKey {
+		return false
+	}
+	var all byte
+	for i := range len(key) {
+		all |= key[i] | (key[i] - 1) // the highest bit is set if the byte is 0, or above 0x7f
+	}
+	return all < 0x80
 }

@@ -19,9 +19,9 @@ func (p *parser) limits(n *yaml.Node) {
 		p.Fail(n, "limits", "has %d limits; at most %d", len(n.Content), maxLimits)
 		return
 	}
-	p.Limits = []dipwell.Limit{} // not nil, because the file has the setting
-	lines := map[string]int{}
-	nodes := map[string]limitNodes{}
+	p.Limits = make([]dipwell.Limit, 0, len(n.Content)) // not nil, because the file has the setting
+	lines := make(map[string]int, len(n.Content))
+	nodes := make(map[string]limitNodes, len(n.Content))
 	p.List(n, "limits", ", each limit beginning with '- name: ...'", func(where string, item *yaml.Node) {
 		at := limitNodes{where, item, map[string]*yaml.Node{}}
 		l, ok := p.limit(at)

@@ -139,7 +139,7 @@ func (r *YAMLReader) Mapping(n *yaml.Node, where string, known []string, f func(
 		r.Fail(n, strings.TrimSuffix(where, "."), "must be settings, one a line, as in '%s: ...'", slices.Concat(known, []string{"name"})[0])
 		return
 	}
-	m := mapping{r, where, known, f, map[string]bool{}}
+	m := mapping{r, where, known, f, map[string]member{}, 0}
 	m.read(n, 0)
 }
 
@@ -149,12 +149,16 @@ type mapping struct {
 	where string
 	known []string
 	f     func(name string, v *yaml.Node)
-	seen  map[string]bool
+	seen  map[string]member
+	reads int // number of mappings read: this one and those merged into it
 }
+
+// member is where a name was last seen.
+type member struct{ read, line int }
 
 func (m *mapping) read(n *yaml.Node, depth int) {
 	var merges []*yaml.Node
-	own := map[string]int{} // line of each member
+	m.reads++
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if m.nodes++; m.nodes > maxNodes {
 			if !m.stopped {
@@ -169,15 +173,15 @@ func (m *mapping) read(n *yaml.Node, depth int) {
 			merges = append(merges, v)
 			continue
 		}
-		if line, twice := own[name.Value]; twice {
-			m.Fail(name, m.where+name.Value, "is given twice; first in line %d", line)
+		first, seen := m.seen[name.Value]
+		if seen && first.read == m.reads {
+			m.Fail(name, m.where+name.Value, "is given twice; first in line %d", first.line)
 			continue
 		}
-		own[name.Value] = name.Line
-		if m.seen[name.Value] {
+		m.seen[name.Value] = member{m.reads, name.Line}
+		if seen {
 			continue
 		}
-		m.seen[name.Value] = true
 		if name.Kind != yaml.ScalarNode || m.known != nil && !slices.Contains(m.known, name.Value) {
 			m.Fail(name, m.where+name.Value, "unknown setting%s", texts.Nearest(name.Value, m.known))
 			continue

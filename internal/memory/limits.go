@@ -289,6 +289,9 @@ func (s *Store) Define(_ context.Context, l store.Limit, owner string) (*store.D
 	if err != nil {
 		return nil, err
 	}
+	if cur := s.limits.currentOf(l.Name); cur != nil && cur.def.Number == d.Number && cur.def.Limit == d.Limit {
+		return d, nil // at most the owner has changed: the first call with d binds it
+	}
 	if _, err = s.add(d); err != nil {
 		return nil, err
 	}
