@@ -70,8 +70,7 @@ func (p *parser) policies() {
 	}
 	items(lines, func(name string, params *httpsfv.Params) {
 		limit, window := integer(params.Get("q")), integer(params.Get("w"))
-		for i := range p.a.quotas[:p.a.n] {
-			q := &p.a.quotas[i]
+		for _, q := range p.quotas {
 			if q.Name == name && limit >= 0 {
 				q.Limit = limit
 			}

@@ -19,6 +19,10 @@ type quota struct {
 	Refills   bool          // the limit refills steadily until Reset rather than all at once
 }
 
+func newQuota(name string) *quota {
+	return &quota{Name: name, Limit: unknown, Remaining: unknown, Reset: unknown, Window: unknown}
+}
+
 const (
 	unknown   = -1
 	maxBucket = 256 // bytes of a bucket's name that are kept
@@ -29,9 +33,7 @@ type advice struct {
 	RetryAfter time.Duration // or unknown
 	Bucket     string        // which of the service's limits the quotas belong to: GitHub's resource
 	github     bool
-
-	n      int
-	quotas [maxQuotas]quota
+	quotas     []*quota // at most maxQuotas
 }
 
 // wait returns how long to wait before the next request: Retry-After, or else the latest
@@ -40,8 +42,8 @@ func (a *advice) wait() (wait time.Duration, known bool) {
 	if a.RetryAfter >= 0 {
 		return a.RetryAfter, true
 	}
-	for i := range a.n {
-		if q := &a.quotas[i]; q.Remaining == 0 && q.Reset >= 0 {
+	for _, q := range a.quotas {
+		if q.Remaining == 0 && q.Reset >= 0 {
 			wait, known = max(wait, q.next()), true
 		}
 	}
@@ -61,17 +63,17 @@ func (q *quota) next() time.Duration {
 // compared with the response's Date, if it has one.
 //
 // A reset must not be cut to MaxBlock before the share for one token is computed.
-func parse(a *advice, h http.Header, now time.Time, most time.Duration) {
-	a.RetryAfter, a.Bucket, a.github, a.n = unknown, "", false, 0
-	p := parser{a: a, h: h, now: now, most: most}
+func parse(h http.Header, now time.Time, most time.Duration) *advice {
+	p := parser{advice: &advice{RetryAfter: unknown}, h: h, now: now, most: most}
 	p.retryAfter()
 	p.ietf()
 	p.plain()
 	p.units()
+	return p.advice
 }
 
 type parser struct {
-	a     *advice
+	*advice
 	h     http.Header
 	now   time.Time
 	most  time.Duration
@@ -87,19 +89,18 @@ func (p *parser) get(canonical string) string {
 
 // quota returns nil if there are maxQuotas.
 func (p *parser) quota(name string) *quota {
-	if p.a.n == maxQuotas {
+	if len(p.quotas) == maxQuotas {
 		return nil
 	}
-	q := &p.a.quotas[p.a.n]
-	p.a.n++
-	*q = quota{Name: name, Limit: unknown, Remaining: unknown, Reset: unknown, Window: unknown}
+	q := newQuota(name)
+	p.quotas = append(p.quotas, q)
 	return q
 }
 
 func (p *parser) retryAfter() {
 	for _, name := range [...]string{"Retry-After-Ms", "X-Ms-Retry-After-Ms"} { // OpenAI and Azure send these more precise fields
 		if ms, ok := number(p.get(name)); ok {
-			p.a.RetryAfter = p.seconds(ms / 1000)
+			p.RetryAfter = p.seconds(ms / 1000)
 			return
 		}
 	}
@@ -109,25 +110,24 @@ func (p *parser) retryAfter() {
 			parts = strings.SplitN(line, ",", maxQuotas)
 		}
 		for _, part := range parts {
-			p.a.RetryAfter = max(p.a.RetryAfter, p.reset(strings.Trim(part, " \t")))
+			p.RetryAfter = max(p.RetryAfter, p.reset(strings.Trim(part, " \t")))
 		}
 	}
 }
 
 // plain reads the fields RateLimit-*, X-RateLimit-* and X-Rate-Limit-*.
 func (p *parser) plain() {
-	limit, remaining, reset := p.get("X-Ratelimit-Limit"), p.get("X-Ratelimit-Remaining"), p.get("X-Ratelimit-Reset")
-	if limit == "" && remaining == "" && reset == "" {
-		limit, remaining, reset = p.get("Ratelimit-Limit"), p.get("Ratelimit-Remaining"), p.get("Ratelimit-Reset")
-	}
-	if limit == "" && remaining == "" && reset == "" {
-		limit, remaining, reset = p.get("X-Rate-Limit-Limit"), p.get("X-Rate-Limit-Remaining"), p.get("X-Rate-Limit-Reset")
+	var limit, remaining, reset string
+	for _, prefix := range [...]string{"X-Ratelimit-", "Ratelimit-", "X-Rate-Limit-"} {
+		if limit == "" && remaining == "" && reset == "" {
+			limit, remaining, reset = p.get(prefix+"Limit"), p.get(prefix+"Remaining"), p.get(prefix+"Reset")
+		}
 	}
 	bucket := p.get("X-Ratelimit-Resource")
-	p.a.Bucket = bucket[:min(len(bucket), maxBucket)]
-	p.a.github = p.a.Bucket != "" || p.get("X-Github-Request-Id") != ""
+	p.Bucket = bucket[:min(len(bucket), maxBucket)]
+	p.github = p.Bucket != "" || p.get("X-Github-Request-Id") != ""
 	after := p.get("X-Ratelimit-Reset-After")
-	if remaining == "" && reset == "" && after == "" || p.a.n > 0 { // the structured fields have already named the quota
+	if remaining == "" && reset == "" && after == "" || len(p.quotas) > 0 { // the structured fields have already named the quota
 		return
 	}
 	q := p.quota("")

@@ -27,7 +27,7 @@ func (a *advice) text() string {
 	if a.Bucket != "" {
 		fmt.Fprintf(&b, "bucket=%s ", a.Bucket)
 	}
-	for _, q := range a.quotas[:a.n] {
+	for _, q := range a.quotas {
 		fmt.Fprintf(&b, "[%s", q.Name)
 		if q.Limit >= 0 {
 			fmt.Fprintf(&b, " of %d", q.Limit)
@@ -122,9 +122,7 @@ func TestParse(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0) // Tue, 14 Nov 2023 22:13:20 GMT
 	for _, s := range samples {
 		t.Run(s.name, func(t *testing.T) {
-			var a advice
-			parse(&a, header(s.header), now, 24*time.Hour)
-			if got := a.text(); got != s.want {
+			if got := parse(header(s.header), now, 24*time.Hour).text(); got != s.want {
 				t.Errorf("got  %s\nwant %s", got, s.want)
 			}
 		})
@@ -139,15 +137,14 @@ func FuzzParse(f *testing.F) {
 	}
 	const most = 24 * time.Hour
 	f.Fuzz(func(t *testing.T, lines string) {
-		var a advice
-		parse(&a, header(lines), time.Unix(1_700_000_000, 0), most)
+		a := parse(header(lines), time.Unix(1_700_000_000, 0), most)
 		bounded := func(d time.Duration) {
 			if d != unknown && (d < 0 || d > most) {
 				t.Errorf("%v is out of bounds: %s", d, a.text())
 			}
 		}
 		bounded(a.RetryAfter)
-		for _, q := range a.quotas[:a.n] {
+		for _, q := range a.quotas {
 			bounded(q.Reset)
 			bounded(q.Window)
 			if q.Limit < unknown || q.Remaining < unknown {
@@ -188,8 +185,7 @@ func BenchmarkParse(b *testing.B) {
 			h, now := header(s.header), time.Now()
 			b.ReportAllocs()
 			for b.Loop() {
-				var a advice
-				parse(&a, h, now, time.Hour)
+				parse(h, now, time.Hour)
 			}
 		})
 	}

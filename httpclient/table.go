@@ -2,6 +2,7 @@ package httpclient
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -152,6 +153,21 @@ type pause struct {
 	entry *entry
 }
 
+// quotas yields the quotas of the request's entries, and its cost in them.
+func (k *flight) quotas(yield func(s *state, cost int64) bool) {
+	for e := range k.entries {
+		for i := range e.quotas {
+			s, cost := &e.quotas[i], int64(1)
+			if s.tokens {
+				cost = k.tokens
+			}
+			if !yield(s, cost) {
+				return
+			}
+		}
+	}
+}
+
 func (k *flight) entries(yield func(*entry) bool) {
 	for _, e := range [...]*entry{k.host, k.route} {
 		if e != nil && !yield(e) {
@@ -199,10 +215,10 @@ func (e *entry) pause(now time.Time, tokens int64) (p pause) {
 func (k *flight) delay(now time.Time) (d time.Duration) {
 	for e := range k.entries {
 		d = max(d, e.blocked.Sub(now))
-		for i := range e.quotas {
-			wait, _ := e.quotas[i].wait(now, k.cost(&e.quotas[i]), 0)
-			d = max(d, wait)
-		}
+	}
+	for s, cost := range k.quotas {
+		wait, _ := s.wait(now, cost, 0)
+		d = max(d, wait)
 	}
 	return d
 }
@@ -210,21 +226,11 @@ func (k *flight) delay(now time.Time) (d time.Duration) {
 // obey ends the quotas that would delay a refused request for longer than its Retry-After,
 // because the service knows better.
 func (k *flight) obey(now time.Time, retryAfter time.Duration) {
-	for e := range k.entries {
-		for i := range e.quotas {
-			s := &e.quotas[i]
-			if wait, _ := s.wait(now, k.cost(s), 0); wait > retryAfter {
-				s.until = now.Add(retryAfter)
-			}
+	for s, cost := range k.quotas {
+		if wait, _ := s.wait(now, cost, 0); wait > retryAfter {
+			s.until = now.Add(retryAfter)
 		}
 	}
-}
-
-func (k *flight) cost(s *state) int64 {
-	if s.tokens {
-		return k.tokens
-	}
-	return 1
 }
 
 // done ends a request in flight. If the service may have counted it but its
@@ -233,43 +239,28 @@ func (t *table) done(k *flight, charged bool) {
 	for e := range k.entries {
 		e.inFlight--
 		e.tokens -= k.tokens
-		if charged {
-			for i := range e.quotas {
-				if s := &e.quotas[i]; s.Remaining > 0 {
-					s.Remaining = max(0, s.Remaining-k.cost(s))
-				}
-			}
-		}
 		if e.changed != nil {
 			close(e.changed)
 			e.changed = nil
 		}
 	}
+	for s, cost := range k.quotas {
+		if charged && s.Remaining > 0 {
+			s.Remaining = max(0, s.Remaining-cost)
+		}
+	}
 }
 
 func (e *entry) quota(q *quota) *state {
-	for i := range e.quotas {
-		if e.quotas[i].Name == q.Name {
-			return &e.quotas[i]
+	i := slices.IndexFunc(e.quotas, func(s state) bool { return s.Name == q.Name })
+	if i < 0 {
+		if len(e.quotas) == maxQuotas { // the quota whose response is the oldest makes room
+			slices.SortFunc(e.quotas, func(a, b state) int { return b.at.Compare(a.at) })
+			e.quotas = e.quotas[:maxQuotas-1]
 		}
+		i, e.quotas = len(e.quotas), append(e.quotas, state{quota: *newQuota(strings.Clone(q.Name)), tokens: strings.Contains(q.Name, "tokens")})
 	}
-	if len(e.quotas) == maxQuotas { // replace the quota whose response is the oldest
-		old := 0
-		for i := range e.quotas {
-			if e.quotas[i].at.Before(e.quotas[old].at) {
-				old = i
-			}
-		}
-		e.quotas[old] = newState(q)
-		return &e.quotas[old]
-	}
-	e.quotas = append(e.quotas, newState(q))
-	return &e.quotas[len(e.quotas)-1]
-}
-
-func newState(q *quota) state {
-	return state{quota: quota{Name: strings.Clone(q.Name), Limit: unknown, Remaining: unknown, Reset: unknown, Window: unknown},
-		tokens: strings.Contains(q.Name, "tokens")}
+	return &e.quotas[i]
 }
 
 // block makes requests of the route, or of the host, wait for the time wait. A Retry-After

@@ -183,34 +183,28 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	left := t.MaxWait
 	for attempt, sent := 1, r; ; attempt++ {
-		k, err := t.admit(r, &left)
-		if err != nil {
-			closeBody(sent)
-			return nil, err
-		}
-		resp, err := t.send(r.Context(), sent, &k)
+		var k flight
+		resp, err := t.attempt(r, sent, &k, &left)
 		if err != nil {
 			return nil, err
 		}
-		var a advice
-		retry, known, wait := t.learn(r, resp, &k, &a, attempt)
+		a := parse(resp.Header, time.Now(), longest)
+		retry, known, wait := t.learn(r, resp.StatusCode, &k, a, attempt)
 		if !retry || attempt == t.MaxAttempts || !known && !idempotent(r) || !replayable(r) {
 			return resp, nil
 		}
 		if !known || wait <= 0 {
 			wait = t.backoff(attempt)
 		}
-		e := limited(r, nameOf(&a), resp.StatusCode, wait)
-		if t.FailFast || wait > front.Left(r.Context(), left) {
-			if !known {
-				return resp, nil // the response says more than a LimitedError without a time would
-			}
-			drain(resp)
-			t.onWait(r, e)
-			return nil, e
+		late := t.FailFast || wait > front.Left(r.Context(), left)
+		if late && !known {
+			return resp, nil // the response says more than a LimitedError without a time would
 		}
 		drain(resp)
-		t.onWait(r, e)
+		e := limited(r, nameOf(a), resp.StatusCode, wait)
+		if t.onWait(r, e); late {
+			return nil, e
+		}
 		if err := t.sleep(r.Context(), wait, &left, nil); err != nil {
 			return nil, err
 		}
@@ -220,37 +214,29 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// admit waits until the service is expected to allow a request, and then for Config.Limits.
-func (t *Transport) admit(r *http.Request, left *time.Duration) (k flight, err error) {
-	if err := t.enter(r, &k, left); err != nil {
-		return k, err
+// attempt waits until the service is expected to allow a request, and then for Config.Limits,
+// and sends it.
+func (t *Transport) attempt(r, sent *http.Request, k *flight, left *time.Duration) (resp *http.Response, err error) {
+	if err = t.enter(r, k, left); err != nil {
+		closeBody(sent)
+		return nil, err
 	}
-	if len(t.Limits) == 0 {
-		return k, nil
-	}
-	taken := false
-	defer func() { // in a defer, in case a function of a limit panics
-		if !taken {
-			t.release(&k, false)
+	asked := false
+	defer func() { // in a defer, in case Base or a function of a limit panics
+		if resp == nil || err != nil {
+			t.table.mu.Lock()
+			t.table.done(k, asked)
+			t.table.mu.Unlock()
 		}
 	}()
-	k.adaptive, err = t.take(r, left)
-	taken = err == nil
-	return k, err
-}
-
-// An attempt without a response, even because Base panics, no longer counts as in flight.
-func (t *Transport) send(ctx context.Context, sent *http.Request, k *flight) (resp *http.Response, err error) {
-	answered := false
-	defer func() {
-		if !answered {
-			t.release(k, true)
-		}
-	}()
+	if k.adaptive, err = t.take(r, left); err != nil {
+		closeBody(sent)
+		return nil, err
+	}
+	asked = true
 	began := time.Now()
 	resp, err = t.Base.RoundTrip(sent)
-	t.observe(ctx, k, time.Since(began), resp)
-	answered = err == nil
+	t.observe(r.Context(), k, time.Since(began), resp)
 	return resp, err
 }
 
@@ -315,12 +301,11 @@ func (t *Transport) find(r *http.Request, id key, k *flight) {
 
 // learn ends a request and updates its entries from the response. retry reports
 // whether the request may be sent again, after wait if that is known.
-func (t *Transport) learn(r *http.Request, resp *http.Response, k *flight, a *advice, attempt int) (retry, known bool, wait time.Duration) {
+func (t *Transport) learn(r *http.Request, status int, k *flight, a *advice, attempt int) (retry, known bool, wait time.Duration) {
 	now := time.Now()
-	parse(a, resp.Header, now, longest)
 	wait, known = a.wait()
-	retry, shared := classify(resp.StatusCode, a, known)
-	if retry && !known && a.github && resp.StatusCode == http.StatusTooManyRequests {
+	retry, shared := classify(status, a, known)
+	if retry && !known && a.github && status == http.StatusTooManyRequests {
 		wait, known = time.Minute, true // GitHub's documentation asks for a minute
 	}
 	told := a.RetryAfter >= 0
@@ -330,8 +315,8 @@ func (t *Transport) learn(r *http.Request, resp *http.Response, k *flight, a *ad
 	}
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
-	t.table.done(k, a.n == 0)
-	if a.n > 0 || shared && known {
+	t.table.done(k, len(a.quotas) == 0)
+	if len(a.quotas) > 0 || shared && known {
 		t.remember(r, k, a, now)
 	}
 	if shared && known {
@@ -341,7 +326,7 @@ func (t *Transport) learn(r *http.Request, resp *http.Response, k *flight, a *ad
 	case retry && told && shared:
 		k.obey(now, wait)
 	case retry && !told: // an earlier response, or one to another request meanwhile, may have said more
-		if a.n == 0 {
+		if len(a.quotas) == 0 {
 			t.find(r, t.key(r), k)
 		}
 		if d := k.delay(now); d > 0 {
@@ -361,8 +346,7 @@ func (t *Transport) remember(r *http.Request, k *flight, a *advice, now time.Tim
 		k.route = t.table.add(id)
 		e = k.route
 	}
-	for i := range a.quotas[:a.n] {
-		q := &a.quotas[i]
+	for _, q := range a.quotas {
 		e.quota(q).update(q, now, t.MaxBlock)
 	}
 }
@@ -380,13 +364,6 @@ func (t *Transport) CloseIdleConnections() {
 	if base, ok := t.Base.(interface{ CloseIdleConnections() }); ok {
 		base.CloseIdleConnections()
 	}
-}
-
-// release ends a request without a response.
-func (t *Transport) release(k *flight, charged bool) {
-	t.table.mu.Lock()
-	t.table.done(k, charged)
-	t.table.mu.Unlock()
 }
 
 func (t *Transport) take(r *http.Request, left *time.Duration) (adaptive []string, err error) {
@@ -487,7 +464,7 @@ func nameOf(a *advice) string {
 	if a.Bucket != "" {
 		return a.Bucket
 	}
-	for _, q := range a.quotas[:a.n] {
+	for _, q := range a.quotas {
 		if q.Remaining == 0 {
 			return q.Name
 		}
