@@ -23,20 +23,15 @@ func (h *Headers) add(r *pb.RateLimitResponse) {
 	if !h.Add {
 		return
 	}
-	tightest := -1
-	for i, st := range r.Statuses {
-		if st.CurrentLimit == nil {
-			continue
-		}
-		if tightest < 0 || st.Code > r.Statuses[tightest].Code ||
-			st.Code == r.Statuses[tightest].Code && st.LimitRemaining < r.Statuses[tightest].LimitRemaining {
-			tightest = i
+	var st *pb.RateLimitResponse_DescriptorStatus // the tightest
+	for _, o := range r.Statuses {
+		if o.CurrentLimit != nil && (st == nil || o.Code > st.Code || o.Code == st.Code && o.LimitRemaining < st.LimitRemaining) {
+			st = o
 		}
 	}
-	if tightest < 0 {
+	if st == nil {
 		return
 	}
-	st := r.Statuses[tightest]
 	reset := ceil(st.GetDurationUntilReset().AsDuration()) / time.Second
 	r.ResponseHeadersToAdd = []*core.HeaderValue{
 		{Key: cmp.Or(h.Limit, "RateLimit-Limit"), Value: strconv.FormatUint(uint64(st.CurrentLimit.RequestsPerUnit), 10)},

@@ -37,75 +37,58 @@ func Content(path string) string {
 	return string(h.Sum(nil))
 }
 
-// read returns the files in order of name.
-func read(path string) ([]File, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("rls config: %w", err)
-	}
-	r := reader{}
-	if info.IsDir() {
-		r.dir(path, 0)
-	} else {
-		r.file(path, false)
-	}
-	if r.err == nil && len(r.files) == 0 {
-		r.err = &config.YAMLError{File: path, Reason: "has no files"}
-	}
-	return r.files, r.err
-}
-
-type reader struct {
-	files []File
-	total int
-	err   error
-}
-
-func (r *reader) dir(path string, depth int) {
-	if depth > maxDepth { // probably a link to a parent directory
-		r.err = &config.YAMLError{File: path, Reason: fmt.Sprintf("is more than %d directories deep", maxDepth)}
-		return
-	}
-	entries, err := os.ReadDir(path)
-	if err != nil {
-		r.err = fmt.Errorf("rls config: %w", err)
-	}
-	for _, e := range entries {
-		if r.err == nil && !strings.HasPrefix(e.Name(), ".") {
-			r.entry(filepath.Join(path, e.Name()), depth)
-		}
-	}
-}
-
-func (r *reader) entry(path string, depth int) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		if _, gone := os.Lstat(path); !errors.Is(gone, fs.ErrNotExist) { // otherwise removed since the directory was listed
-			r.err = fmt.Errorf("rls config: %w", err)
-		}
-	case info.IsDir():
-		r.dir(path, depth+1)
-	case !info.Mode().IsRegular():
-		r.err = &config.YAMLError{File: path, Reason: "is neither a file nor a directory"}
-	default:
-		ext := filepath.Ext(path)
-		r.file(path, ext != ".yaml" && ext != ".yml")
-	}
-}
-
 // maxTotal is the most bytes that all files together may have.
 const maxTotal = 64 << 20
 
-func (r *reader) file(path string, odd bool) {
-	b, err := config.LoadYAML(path)
+// read returns the files in order of name.
+func read(path string) (files []File, err error) {
+	total := 0
+	if err = eachFile(path, 0, func(path string, odd bool) error {
+		b, err := config.LoadYAML(path)
+		if total += len(b); err == nil && (total > maxTotal || len(files) == maxFiles) {
+			err = fault(path, "is too large: at most %d files and %d MiB in all", maxFiles, maxTotal>>20)
+		}
+		files = append(files, File{path, b, odd})
+		return err
+	}); err == nil && len(files) == 0 {
+		err = fault(path, "has no files")
+	}
+	return files, err
+}
+
+func fault(path, format string, args ...any) error {
+	return &config.YAMLError{File: path, Reason: fmt.Sprintf(format, args...)}
+}
+
+// eachFile calls f for a file, or for those in a directory, which is depth directories below the
+// configured one, and whether the name of one that is in a directory is not that of YAML.
+func eachFile(path string, depth int, f func(path string, odd bool) error) error {
+	info, err := os.Stat(path)
+	switch _, gone := os.Lstat(path); {
+	case depth > 0 && errors.Is(gone, fs.ErrNotExist): // removed since the directory was listed
+		return nil
+	case err != nil:
+		return fmt.Errorf("rls config: %w", err)
+	case depth == 0 && !info.IsDir():
+		return f(path, false)
+	case !info.IsDir() && !info.Mode().IsRegular():
+		return fault(path, "is neither a file nor a directory")
+	case !info.IsDir():
+		ext := filepath.Ext(path)
+		return f(path, ext != ".yaml" && ext != ".yml")
+	case depth > maxDepth: // probably a link to a parent directory
+		return fault(path, "is more than %d directories deep", maxDepth)
+	}
+	entries, err := os.ReadDir(path)
 	if err != nil {
-		r.err = err
-		return
+		return fmt.Errorf("rls config: %w", err)
 	}
-	if r.total += len(b); r.total > maxTotal || len(r.files) == maxFiles {
-		r.err = &config.YAMLError{File: path, Reason: fmt.Sprintf("is too large: at most %d files and %d MiB in all", maxFiles, maxTotal>>20)}
-		return
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") {
+			if err = eachFile(filepath.Join(path, e.Name()), depth+1, f); err != nil {
+				return err
+			}
+		}
 	}
-	r.files = append(r.files, File{path, b, odd})
+	return nil
 }
