@@ -681,25 +681,6 @@ func (n *node) checkPromise() {
 	}
 }
 
-// checkShares checks, in a history whose processes make the same calls, that each process
-// gets at least nine tenths of the processes' mean from a leased key.
-func (w *world) checkShares() {
-	if !w.equal {
-		return
-	}
-	for _, k := range w.nodes[0].keys() {
-		shares := make([]int64, len(w.procs))
-		var all int64
-		for _, g := range w.nodes[0].books[k].uses {
-			shares[g.process] += g.tokens
-			all += g.tokens
-		}
-		if n := int64(len(shares)); slices.Min(shares)*n*10 < all*9 {
-			w.fail("fairness", "%s %q: equal processes got %v", k.limit, k.key, shares)
-		}
-	}
-}
-
 // compare compares the grants of a key, in the order of their times, with a bound.
 func (n *node) compare(k at, bound *bound, b *book, grants []*grant) {
 	// For each grant: granted·period - rate·t, minus its smallest earlier value, is at

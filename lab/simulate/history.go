@@ -100,7 +100,6 @@ type history struct {
 	planned   bool  // calls name plans
 	guarded   bool  // the processes have circuit breakers
 	coalesces bool  // the processes coalesce calls, and some callers leave
-	equal     bool  // all processes make the same calls
 	leased    bool  // the limit "hot" is leased
 	far       bool  // the store is in another region than the processes
 	regional  bool  // half of the processes are in the store's region, the others in one with a store of its own
@@ -349,18 +348,9 @@ func (s *step) String() string {
 		if s.n <= 4 {
 			return fmt.Sprintf("limit %s %q has no override now", s.limit, s.key)
 		}
-		if s.limit == "slots" {
-			return fmt.Sprintf("limit %s %q has the burst %d now", s.limit, s.key, s.cost)
-		}
-		if s.plan != "" {
-			return fmt.Sprintf("limit %s %q has the plan %s now", s.limit, s.key, s.plan)
-		}
-		return fmt.Sprintf("limit %s %q has the rate %d and the burst %d now", s.limit, s.key, s.rate, s.cost)
+		return fmt.Sprintf("limit %s %q has the plan %q now, or if that is empty the rate %d and the burst %d", s.limit, s.key, s.plan, s.rate, s.cost)
 	case define:
-		if s.limit == "slots" {
-			return fmt.Sprintf("limit %s has the burst %d now", s.limit, s.cost)
-		}
-		return fmt.Sprintf("limit %s has the rate %d now", s.limit, s.rate)
+		return fmt.Sprintf("limit %s has the rate %d now, or if it counts holds the burst %d", s.limit, s.rate, s.cost)
 	}
 	return "the " + s.where + " sweeps"
 }

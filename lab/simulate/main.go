@@ -15,7 +15,7 @@ import (
 
 type flags struct {
 	Seed  *uint64 `xor:"seed" placeholder:"N" help:"Play the history of seed N, and print it."`
-	Seeds *int    `xor:"seed" placeholder:"N" help:"Play the histories of the seeds 0 to N-1. If one breaks a promise, stop and print the steps that are needed for it. Default 1000."`
+	Seeds int     `xor:"seed" default:"1000" placeholder:"N" help:"Play the histories of the seeds 0 to N-1. If one breaks a promise, stop and print the steps that are needed for it. Default 1000."`
 	options
 }
 
@@ -44,33 +44,22 @@ func command(ctx context.Context, args []string, stdout io.Writer) error {
 	if _, err := parser.Parse(args); err != nil {
 		return err
 	}
-	if err := f.check(); err != nil {
-		return err
+	switch {
+	case f.Steps < 1:
+		return fmt.Errorf("--steps: %d is less than 1", f.Steps)
+	case f.Seeds < 1:
+		return fmt.Errorf("--seeds: %d is less than 1", f.Seeds)
 	}
 	var r *result
 	if f.Seed != nil {
-		r, *f.Seeds = run(*f.Seed, f.options), 1
-	} else if r, err = all(ctx, *f.Seeds, f.options); err != nil {
+		r, f.Seeds = run(*f.Seed, f.options), 1
+	} else if r, err = all(ctx, f.Seeds, f.options); err != nil {
 		return err
 	}
 	if f.Seed != nil || r.Violation != nil {
 		r.Print(stdout, f.options)
 	}
-	return end(stdout, r, *f.Seeds)
-}
-
-// check checks the flags, and sets the default of Seeds.
-func (f *flags) check() error {
-	if f.Seeds == nil {
-		f.Seeds = new(1000)
-	}
-	switch {
-	case f.Steps < 1:
-		return fmt.Errorf("--steps: %d is less than 1", f.Steps)
-	case *f.Seeds < 1:
-		return fmt.Errorf("--seeds: %d is less than 1", *f.Seeds)
-	}
-	return nil
+	return end(stdout, r, f.Seeds)
 }
 
 func end(w io.Writer, r *result, n int) error {

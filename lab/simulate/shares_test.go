@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/dipwell/dipwell/store"
@@ -24,15 +25,23 @@ func TestEqualShares(t *testing.T) {
 			continue
 		}
 		n++
-		h.processes, h.equal, h.guarded, h.regional = 4, true, false, false
+		h.processes, h.guarded, h.regional = 4, false, false
 		h.drifts = make([]int64, h.processes+1)
 		for p := range h.processes {
 			h.steps = append(h.steps, step{id: p, at: int64(37 * p), process: p, limit: hot.Name, key: "a", verb: store.VerbTake, cost: 1, n: calls, gap: gap + int64(7*p)})
 		}
-		if r := h.play(nil); r.Violation != nil {
-			t.Errorf("seed %d, %v: %v", seed, hot, r.Violation)
-		} else {
-			leased += r.Leased
+		w := h.end(nil)
+		if leased += w.Leased; w.Violation != nil {
+			t.Errorf("seed %d, %v: %v", seed, hot, w.Violation)
+			continue
+		}
+		shares, all := make([]int64, len(w.procs)), int64(0)
+		for _, g := range w.nodes[0].books[at{hot.Name, "a"}].uses {
+			shares[g.process] += g.tokens
+			all += g.tokens
+		}
+		if slices.Min(shares)*int64(len(shares))*10 < all*9 { // nine tenths of the mean
+			t.Errorf("seed %d, %v: equal processes got %v", seed, hot, shares)
 		}
 	}
 	if leased == 0 {

@@ -73,7 +73,6 @@ func (h history) end(trace func(line string)) *world {
 			n.checkCustomers()
 		}
 		w.checkConservation()
-		w.checkShares()
 	}
 	return w
 }
