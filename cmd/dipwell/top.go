@@ -30,24 +30,13 @@ const (
 	maxInterval = 20 * time.Second
 )
 
-// topAnswer is the response of GET /v1/top.
-type topAnswer struct {
-	Process     string               `json:"process"`
-	At          int64                `json:"at_us"`
-	Window      int64                `json:"window_us"`
-	StoreErrors uint64               `json:"store_errors"`
-	Shed        uint64               `json:"shed"`
-	Limits      []server.LimitCounts `json:"limits"`
-	server.TopLists
-}
-
 type topRate struct {
 	limit                                string
 	decisions, refused, shadow, fallback float64 // for all limits only the first two are set
 }
 
 type topReport struct {
-	*topAnswer
+	*server.TopNow
 	all     topRate
 	byLimit []topRate // limits that refuse most first, then the busiest
 	errors  float64   // errors of the store per second
@@ -95,8 +84,8 @@ func (c *TopCmd) Run(e *env) error {
 }
 
 // ask calls GET /v1/top, which also starts the counting of keys.
-func (c *TopCmd) ask(e *env) (a *topAnswer, err error) {
-	a = &topAnswer{}
+func (c *TopCmd) ask(e *env) (a *server.TopNow, err error) {
+	a = &server.TopNow{}
 	if err = c.get(e, "", a); err == nil && a.At == 0 {
 		err = errNoReport
 	}
@@ -136,9 +125,9 @@ func (c *TopCmd) hour(e *env, now time.Time) error {
 }
 
 // If a counter is lower than before, the service has restarted: its rate is then from zero.
-func compare(old, now *topAnswer) *topReport {
+func compare(old, now *server.TopNow) *topReport {
 	interval := max(now.At-old.At, 1)
-	r := &topReport{topAnswer: now}
+	r := &topReport{TopNow: now}
 	per := func(now, old uint64) float64 {
 		if now < old {
 			old = 0

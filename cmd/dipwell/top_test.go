@@ -146,8 +146,8 @@ func keepsHour(t *testing.T, store string) {
 
 // A service that was begun anew between two answers counts from zero.
 func TestTopCompares(t *testing.T) {
-	old := &topAnswer{At: 1e6, StoreErrors: 5, Limits: []server.LimitCounts{{Limit: "a", Allowed: 10, Refused: 2}, {Limit: "b", Allowed: 900}}}
-	now := &topAnswer{At: 3e6, StoreErrors: 9, Limits: []server.LimitCounts{{Limit: "a", Allowed: 20, Refused: 6, Shadow: 2}, {Limit: "b", Allowed: 4}, {Limit: "c", Fallback: 2, Refused: 2}}}
+	old := &server.TopNow{At: 1e6, StoreErrors: 5, Limits: []server.LimitCounts{{Limit: "a", Allowed: 10, Refused: 2}, {Limit: "b", Allowed: 900}}}
+	now := &server.TopNow{At: 3e6, StoreErrors: 9, Limits: []server.LimitCounts{{Limit: "a", Allowed: 20, Refused: 6, Shadow: 2}, {Limit: "b", Allowed: 4}, {Limit: "c", Fallback: 2, Refused: 2}}}
 	r := compare(old, now)
 	if got, want := fmt.Sprint(r.byLimit), "[{a 8 2 1 0} {c 1 1 0 1} {b 2 0 0 0}]"; got != want {
 		t.Errorf("%s, want %s", got, want)

@@ -9,7 +9,7 @@ import (
 )
 
 func someReport(keys ...string) *topReport {
-	r := &topReport{topAnswer: &topAnswer{Window: 60e6, Shed: 12345}, all: topRate{decisions: 1234567, refused: 23456}}
+	r := &topReport{TopNow: &server.TopNow{Window: 60e6, Shed: 12345}, all: topRate{decisions: 1234567, refused: 23456}}
 	for i := range 12 {
 		r.byLimit = append(r.byLimit, topRate{fmt.Sprintf("limit-%d-of-a-long-name", i), 123456, 123455, 9, 987})
 	}

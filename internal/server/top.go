@@ -119,9 +119,9 @@ func (t *topAnswers) get(ctx context.Context, q topQuery, compute func() (any, e
 	return one.json, err
 }
 
-// topAnswer is the answer to a query without an hour. Its numbers are since the start, so
+// TopNow is the answer to a query without an hour. Its numbers are since the start, so
 // subtract two answers to get those of a period.
-type topAnswer struct {
+type TopNow struct {
 	At          int64               `json:"at_us"`
 	Store       string              `json:"store"`
 	Process     string              `json:"process"`
@@ -162,11 +162,11 @@ func listOf(t bounded.Top) KeyList {
 	return l
 }
 
-func (a *api) topNow(q *topQuery) topAnswer {
+func (a *api) topNow(q *topQuery) TopNow {
 	t := a.tally()
 	limits := slices.DeleteFunc(slices.Collect(maps.Values(t.limits)), func(c LimitCounts) bool { return q.limit != "" && c.Limit != q.limit })
 	slices.SortFunc(limits, func(a, b LimitCounts) int { return strings.Compare(a.Limit, b.Limit) })
-	out := topAnswer{At: t.at.UnixMicro(), Store: a.metrics.store, StoreErrors: t.storeErrors, Shed: t.shed, Took: t.took,
+	out := TopNow{At: t.at.UnixMicro(), Store: a.metrics.store, StoreErrors: t.storeErrors, Shed: t.shed, Took: t.took,
 		Limits: append([]LimitCounts{}, limits...), Gauges: a.readGauges(), TopLists: TopLists{listOf(bounded.Top{}), listOf(bounded.Top{})}}
 	if k := a.metrics.keys; k != nil {
 		since, busiest, refused := k.lists(q.n, q.limit)
