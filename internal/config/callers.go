@@ -27,21 +27,11 @@ const (
 )
 
 func (p *parser) callers(n *yaml.Node) {
-	if n.Kind == yaml.SequenceNode && len(n.Content) > maxCallers {
-		p.Fail(n, "callers", "has %d callers; at most %d", len(n.Content), maxCallers)
-		return
-	}
 	p.Callers = []Caller{} // not nil, because the file has the setting
-	names := map[string]int{}
-	p.List(n, "callers", ", each caller beginning with '- name: ...'", func(where string, item *yaml.Node) {
+	p.named(n, "caller", maxCallers, func(where string, item *yaml.Node) (string, bool) {
 		c, ok := p.caller(where, item)
-		if !ok {
-			return
-		}
-		if line := names[c.Name]; line > 0 {
-			p.Fail(item, where+".name", "there are two callers called %s; the first one is in line %d", c.Name, line)
-		}
-		names[c.Name], p.Callers = item.Line, append(p.Callers, c) // two callers with the same token are found when the tokens are read
+		p.Callers = append(p.Callers, c) // two callers with the same token are found when the tokens are read
+		return c.Name, ok
 	})
 }
 

@@ -15,25 +15,13 @@ import (
 const maxLimits = 10000
 
 func (p *parser) limits(n *yaml.Node) {
-	if n.Kind == yaml.SequenceNode && len(n.Content) > maxLimits {
-		p.Fail(n, "limits", "has %d limits; at most %d", len(n.Content), maxLimits)
-		return
-	}
 	p.Limits = make([]dipwell.Limit, 0, len(n.Content)) // not nil, because the file has the setting
-	lines := make(map[string]int, len(n.Content))
 	nodes := make(map[string]limitNodes, len(n.Content))
-	p.List(n, "limits", ", each limit beginning with '- name: ...'", func(where string, item *yaml.Node) {
+	p.named(n, "limit", maxLimits, func(where string, item *yaml.Node) (string, bool) {
 		at := limitNodes{where, item, map[string]*yaml.Node{}}
 		l, ok := p.limit(at)
-		if !ok {
-			return
-		}
-		if line, twice := lines[l.Name]; twice {
-			p.Fail(item, where+".name", "there are two limits called %s; the first one is in line %d", l.Name, line)
-			return
-		}
-		lines[l.Name], nodes[l.Name] = item.Line, at
-		p.Limits, p.Lines = append(p.Limits, l), append(p.Lines, item.Line)
+		nodes[l.Name], p.Limits, p.Lines = at, append(p.Limits, l), append(p.Lines, item.Line)
+		return l.Name, ok
 	})
 	if p.Mistakes() > 0 {
 		return // otherwise the parent of a limit may be one with a mistake
@@ -43,6 +31,24 @@ func (p *parser) limits(n *yaml.Node) {
 			p.failLimit(nodes[bad.Limit], err)
 		}
 	}
+}
+
+// named reads a list of at most most things, each of another name. read returns the name of one,
+// and false if that one has mistakes.
+func (p *parser) named(n *yaml.Node, thing string, most int, read func(where string, item *yaml.Node) (name string, ok bool)) {
+	if n.Kind == yaml.SequenceNode && len(n.Content) > most {
+		p.Fail(n, thing+"s", "has %d %ss; at most %d", len(n.Content), thing, most)
+		return
+	}
+	lines := make(map[string]int, len(n.Content))
+	p.List(n, thing+"s", ", each "+thing+" beginning with '- name: ...'", func(where string, item *yaml.Node) {
+		name, ok := read(where, item)
+		if line := lines[name]; ok && line > 0 {
+			p.Fail(item, where+".name", "there are two %ss called %s; the first one is in line %d", thing, name, line)
+		} else if ok {
+			lines[name] = item.Line
+		}
+	})
 }
 
 // limitNodes are the nodes of a limit and, by name, of its settings.
