@@ -7,10 +7,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/dipwell/dipwell/internal/server"
-	"github.com/dipwell/dipwell/store"
 )
 
 type OverrideCmd struct {
@@ -78,44 +76,21 @@ func overrideText(o *server.Override) string {
 	if o.Key != "" {
 		s += " " + plain(string(o.Key))
 	}
-	s += ":" + numbersOf(o)
+	s += ": " + numbersOf(o)
 	if o.Replaced != nil {
-		s += "; replaced:" + numbersOf(o.Replaced)
+		s += "; replaced: " + numbersOf(o.Replaced)
 	}
 	if o.Under != nil {
-		s += "; at its end:" + numbersOf(o.Under)
+		s += "; at its end: " + numbersOf(o.Under)
 	}
 	return s
 }
 
-func numbersOf(o *server.Override) (s string) {
-	if o.Kind == store.AutomaticOverride.String() {
-		s = " blocked"
-	}
-	if o.Plan != "" {
-		s += " plan " + o.Plan
-	}
-	switch {
-	case o.Rate != 0 && o.Per != "":
-		s += fmt.Sprintf(" rate %d/%s", o.Rate, o.Per)
-	case o.Rate != 0:
-		s += fmt.Sprintf(" rate %d", o.Rate)
-	case o.Per != "":
-		s += " per " + o.Per
-	}
-	if o.Burst != nil {
-		s += fmt.Sprintf(" burst %d", *o.Burst)
-	}
-	if o.Start != "" {
-		s += " start " + plain(o.Start)
-	}
-	if o.Until != nil {
-		s += " until " + o.Until.Format(time.RFC3339Nano)
-	}
+func numbersOf(o *server.Override) string {
 	if o.Note != "" {
-		s += fmt.Sprintf(" (%s)", plain(o.Note))
+		return plain(o.Words("/")) + " (" + plain(o.Note) + ")"
 	}
-	return s
+	return plain(o.Words("/"))
 }
 
 type OverrideListCmd struct {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -150,41 +151,38 @@ func (a *api) putOverride(w http.ResponseWriter, r *http.Request, x *exchange) e
 	return answerJSON(w, jsonOverride(name, &o), nil)
 }
 
-// describe describes an override in words, for people.
+// describe describes an override, and those that it replaced and lies over, in words.
 func describe(o *dipwell.Override) string {
-	text := numbersOf(o)
-	if o.Replaced != nil {
-		text += ", in place of " + numbersOf(o.Replaced)
+	j := jsonOverride("", o)
+	text := j.Words(" per ")
+	if j.Replaced != nil {
+		text += ", in place of " + j.Replaced.Words(" per ")
 	}
-	if o.Under != nil {
-		text += ", over " + numbersOf(o.Under)
+	if j.Under != nil {
+		text += ", over " + j.Under.Words(" per ")
 	}
 	return text
 }
 
-func numbersOf(o *dipwell.Override) string {
+// Words returns what an override sets, for people. per stands between a rate and its period.
+func (o *Override) Words(per string) string {
 	var parts []string
-	add := func(name, value string) { parts = append(parts, name+" "+value) }
-	if o.Kind() == store.AutomaticOverride {
-		parts = append(parts, "block")
+	add := func(given bool, format string, args ...any) {
+		if given {
+			parts = append(parts, fmt.Sprintf(format, args...))
+		}
 	}
-	if o.Plan != "" {
-		add("plan", o.Plan)
+	add(o.Kind == store.AutomaticOverride.String(), "block")
+	add(o.Plan != "", "plan %s", o.Plan)
+	add(o.Rate != 0 && o.Per == "", "rate %d", o.Rate)
+	add(o.Rate != 0 && o.Per != "", "rate %d%s%s", o.Rate, per, o.Per)
+	add(o.Rate == 0 && o.Per != "", "per %s", o.Per)
+	if o.Burst != nil {
+		add(true, "burst %d", *o.Burst)
 	}
-	if o.Rate != 0 {
-		add("rate", strconv.FormatInt(o.Rate, 10))
-	}
-	if o.Period != 0 {
-		add("per", period.Format(o.Period))
-	}
-	if o.Burst != 0 {
-		add("burst", strconv.FormatInt(max(o.Burst, 0), 10))
-	}
-	if o.Start != "" {
-		add("start", o.Start)
-	}
-	if o.Until != 0 {
-		add("until", time.UnixMicro(o.Until).UTC().Format(time.RFC3339Nano))
+	add(o.Start != "", "start %s", o.Start)
+	if o.Until != nil {
+		add(true, "until %s", o.Until.Format(time.RFC3339Nano))
 	}
 	return strings.Join(parts, " ")
 }
