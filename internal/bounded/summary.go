@@ -54,11 +54,11 @@ func (s *summary) reset() {
 	}
 }
 
-// top returns the keys of a limit, or of all limits if limit is "", in no order.
-func (s *summary) top(events uint64, limit string) Top {
+// top returns the keys of the limits that may be listed, or of all if may is nil, in no order.
+func (s *summary) top(events uint64, may func(limit string) bool) Top {
 	t := Top{Keys: make([]Count, 0, len(s.counters)), Events: events, Unlisted: s.counters[s.heap[0]].count}
 	for i := range s.counters {
-		if c := &s.counters[i]; c.count > 0 && (limit == "" || c.limit == limit) {
+		if c := &s.counters[i]; c.count > 0 && (may == nil || may(c.limit)) {
 			t.Keys = append(t.Keys, Count{c.limit, string(c.key), c.count, c.error})
 		}
 	}

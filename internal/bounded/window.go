@@ -98,12 +98,12 @@ func (w *Window) Restart(n int) (t Top) {
 	return t
 }
 
-// Top returns the n busiest keys of a limit, or of all limits if limit is "".
-func (w *Window) Top(n int, limit string) (t Top) {
+// Top returns the n busiest keys of the limits that may be listed, or of all if may is nil.
+func (w *Window) Top(n int, may func(limit string) bool) (t Top) {
 	w.each(func(s *shard) {
 		var all []Top
 		for i, of := range s.slices {
-			all = append(all, of.top(s.counts[i], limit))
+			all = append(all, of.top(s.counts[i], may))
 		}
 		t.add(join(all))
 	})
@@ -123,7 +123,7 @@ func (w *Window) each(f func(*shard)) {
 
 // turn adds the current slice to the total, and begins the next.
 func (s *shard) turn(keys int) {
-	s.total = Sum([]Top{s.total, s.slices[s.now].top(s.counts[s.now], "")}, keys)
+	s.total = Sum([]Top{s.total, s.slices[s.now].top(s.counts[s.now], nil)}, keys)
 	s.now = (s.now + 1) % len(s.slices)
 	s.slices[s.now].reset()
 	s.counts[s.now] = 0

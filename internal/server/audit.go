@@ -113,7 +113,7 @@ func entriesOf(ctx context.Context, log store.Auditor, before string, size int) 
 func (a *api) audit(w http.ResponseWriter, r *http.Request, q *query) error {
 	one, n := q.given["key"], cmp.Or(q.n, pageSize) // an empty key is the shared bucket
 	may := func(limit string) error { return callerOf(r.Context()).mayName("limit", limit) }
-	if q.limit != "" || !one {
+	if q.limit != "" {
 		if err := may(q.limit); err != nil {
 			return err
 		}
@@ -130,7 +130,7 @@ func (a *api) audit(w http.ResponseWriter, r *http.Request, q *query) error {
 		if err != nil {
 			return err
 		}
-		if (q.limit == "" || e.Limit == q.limit) && (!one || e.Key == q.key && ofKey(e) && may(e.Limit) == nil) {
+		if (q.limit == "" || e.Limit == q.limit) && (!one || e.Key == q.key && ofKey(e)) && may(e.Limit) == nil {
 			page, last = append(page, entryOf(e)), e.ID
 		}
 		if len(page) == n {

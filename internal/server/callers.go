@@ -149,13 +149,11 @@ func (l *live) unknown(authorization []string) *denial {
 	return d
 }
 
-// mayName returns a denial if the caller may not name a limit. "" stands for all limits.
+// mayName returns a denial if the caller may not name a limit.
 func (c *Caller) mayName(field, limit string) error {
 	switch {
 	case c == nil || c.Limits == nil || slices.Contains(c.Limits, limit):
 		return nil
-	case limit == "":
-		return &denial{wrongLimit, field, "caller " + c.Name + " may not ask about all limits; name one of its own, if this call can"}
 	}
 	return &denial{wrongLimit, field, fmt.Sprintf("caller %s may not name the limit %q", c.Name, clip(limit, maxField))}
 }

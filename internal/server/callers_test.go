@@ -234,7 +234,7 @@ func TestCallersLimits(t *testing.T) {
 		}
 	}
 	do(403, "PUT", "/v1/limits/login", `{"rate":1,"per":"1s","parent":"listed"}`, `"field":"parent"`)
-	for _, path := range []string{"/v1/audit", "/v1/top", "/v1/audit?limit=listed", "/v1/top?limit=listed", "/v1/top?limit=nowhere", "/v1/top?hour=2030-01-31T18:00:00Z"} {
+	for _, path := range []string{"/v1/audit?limit=listed", "/v1/top?limit=listed", "/v1/top?limit=nowhere", "/v1/top?limit=listed&hour=2030-01-31T18:00:00Z"} {
 		do(403, "GET", path, "", `caller mine may not`)
 	}
 	do(200, "GET", "/v1/audit?limit=login", "")
@@ -242,6 +242,14 @@ func TestCallersLimits(t *testing.T) {
 	w.want(w.do("PUT", "/v1/limits/never/overrides", `{"key":"of-both","rate":7}`, as("all")), 200)
 	if rec := w.do("GET", "/v1/audit?key=of-both", "", as("mine")); rec.Code != 200 || strings.Count(rec.Body.String(), `"action"`) != 1 || !strings.Contains(rec.Body.String(), `"login"`) {
 		t.Error("the changes of a key, of limits of another caller too:", rec.Code, rec.Body)
+	}
+	do(200, "GET", "/v1/top?hour=2030-01-31T18:00:00Z", "")
+	w.want(w.do("POST", "/v1/take", "limit=listed&key=of-another", as("all")), 200)
+	w.want(w.do("GET", "/v1/top", "", as("all")), 200, `"limit":"listed"`)
+	for _, path := range []string{"/v1/audit", "/v1/top", "/v1/top?minutes=60", "/v1/overrides"} { // what the page asks
+		if rec := w.do("GET", path, "", as("mine")); rec.Code != 200 || strings.Contains(rec.Body.String(), "listed\"") || strings.Contains(rec.Body.String(), "never\"") {
+			t.Error(path, "of a caller with limits:", rec.Code, rec.Body)
+		}
 	}
 	var page struct{ Limits []struct{ Name string } }
 	if rec := w.do("GET", "/v1/limits", "", as("mine")); json.Unmarshal(rec.Body.Bytes(), &page) != nil || len(page.Limits) != 2 || page.Limits[0].Name != "jobs" || page.Limits[1].Name != "login" {

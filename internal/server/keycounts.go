@@ -156,9 +156,9 @@ func (k *keyCounts) record(ctx context.Context, to store.Auditor, action string,
 
 // lists returns the n busiest and the n most refused keys of the last minute, of one
 // limit or of all, and the time at which that minute began.
-func (k *keyCounts) lists(n int, limit string) (since time.Time, busiest, refused bounded.Top) {
+func (k *keyCounts) lists(n int, may func(limit string) bool) (since time.Time, busiest, refused bounded.Top) {
 	k.mu.Lock()
 	since = k.turns[0]
 	k.mu.Unlock()
-	return since, k.all.Top(n, limit), k.refused.Top(n, limit)
+	return since, k.all.Top(n, may), k.refused.Top(n, may)
 }

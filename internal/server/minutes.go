@@ -111,7 +111,7 @@ func (m *minuteLog) turn(now time.Time) *minuteReport {
 	}
 	after := m.server.tally()
 	r := after.since(m.before)
-	_, _, r.refused = m.server.metrics.keys.lists(minuteKeys, "")
+	_, _, r.refused = m.server.metrics.keys.lists(minuteKeys, nil)
 	r.process, r.minute = m.server.metrics.keys.process, m.minute.UTC()
 	m.minute, m.before = next, after
 	m.mu.Lock()
@@ -153,8 +153,9 @@ type limitMinutes struct {
 	Customers int `json:"customers,omitempty"` // whose calls were refused, or in shadow would be
 }
 
-// minutesOf adds up reports for the n minutes that end before now.
-func minutesOf(reports []minuteReport, n int, limit string, now time.Time) *topMinutes {
+// minutesOf adds up reports for the minutes that q asks for, which end before now.
+func minutesOf(reports []minuteReport, q *topQuery, now time.Time) *topMinutes {
+	n := q.minutes
 	out := &topMinutes{From: now.UTC().Truncate(time.Minute).Add(-time.Duration(n) * time.Minute), Minutes: n, Processes: []minuteProcess{}, Limits: []limitMinutes{}}
 	limits, processes, refused := map[string]*limitMinutes{}, map[string]*minuteProcess{}, []bounded.Top{}
 	for i := range reports {
@@ -170,9 +171,9 @@ func minutesOf(reports []minuteReport, n int, limit string, now time.Time) *topM
 		for j := range out.Took {
 			out.Took[j] += r.Took[j]
 		}
-		refused = append(refused, only(r.refused, limit))
+		refused = append(refused, only(r.refused, q.has))
 		for _, c := range r.Limits {
-			if limit != "" && c.Limit != limit {
+			if !q.has(c.Limit) {
 				continue
 			}
 			l := cmp.Or(limits[c.Limit], &limitMinutes{Limit: c.Limit})
@@ -213,7 +214,7 @@ func (a *api) topMinutes(ctx context.Context, q *topQuery) (*topMinutes, error) 
 			return nil, err
 		}
 	}
-	out := minutesOf(reports, q.minutes, q.limit, now)
+	out := minutesOf(reports, q, now)
 	out.Shared, out.Shed, out.Gauges = k != nil && k.minutes.to != nil, a.metrics.shed.Load(), a.readGauges()
 	return out, nil
 }

@@ -63,10 +63,7 @@ type LimitOverrides struct {
 // everyOverride answers GET /v1/overrides: how many overrides each limit has, and the temporary
 // ones that end first.
 func (a *api) everyOverride(w http.ResponseWriter, r *http.Request, q *query) error {
-	asked := topQuery{n: cmp.Or(q.n, topKeys), overrides: strconv.FormatUint(a.tops.changes.Load(), 10)}
-	if c := callerOf(r.Context()); c != nil && c.Limits != nil {
-		asked.overrides += " " + strings.Join(c.Limits, " ")
-	}
+	asked := topQuery{n: cmp.Or(q.n, topKeys), may: mayList(r.Context()), overrides: strconv.FormatUint(a.tops.changes.Load(), 10)}
 	answer, err := a.tops.get(r.Context(), asked, func() (any, error) {
 		limits, ends := []LimitOverrides{}, []Override{}
 		next, err := eachLimit(a.limitsOf(r.Context()), overridesLimits, func(def *store.Definition) (bool, error) {

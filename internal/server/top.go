@@ -31,18 +31,35 @@ type topQuery struct {
 	hour    time.Time // hour that is asked for; zero: the last minute
 	minutes int       // 0: none
 
-	overrides string // of GET /v1/overrides: the limits that the caller may name, and the number of changes so far
+	may       string // limits that the caller may name, a line each; "": all
+	overrides string // of GET /v1/overrides: the number of changes so far
+}
+
+// has reports whether the answer includes a limit.
+func (q *topQuery) has(limit string) bool {
+	return (q.limit == "" || limit == q.limit) && (q.may == "" || slices.Contains(strings.Split(q.may, "\n"), limit))
+}
+
+// mayList returns the limits that the caller of a context may name, for topQuery.
+func mayList(ctx context.Context) string {
+	if c := callerOf(ctx); c != nil && c.Limits != nil {
+		return strings.Join(c.Limits, "\n")
+	}
+	return ""
 }
 
 // top answers GET /v1/top with the decisions since the start, by limit, and the busiest
 // and most refused keys of the last minute. If the query has an hour, the answer has that
 // hour's keys from the store; with minutes, the decisions of each of the last minutes.
 func (a *api) top(w http.ResponseWriter, r *http.Request, given *query) error {
-	q := topQuery{n: cmp.Or(given.n, topKeys), limit: given.limit, hour: given.hour, minutes: given.minutes}
+	q := topQuery{n: cmp.Or(given.n, topKeys), limit: given.limit, hour: given.hour, minutes: given.minutes, may: mayList(r.Context())}
 	if q.minutes > 0 && !q.hour.IsZero() {
 		return bad("minutes", "is given together with hour; give one of them")
 	}
-	err := callerOf(r.Context()).mayName("limit", q.limit)
+	var err error
+	if q.limit != "" {
+		err = callerOf(r.Context()).mayName("limit", q.limit)
+	}
 	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // not checked for an hour, because the limit may have been dropped since
 		err = unknownLimit(q.limit)
 	}
@@ -164,12 +181,12 @@ func listOf(t bounded.Top) KeyList {
 
 func (a *api) topNow(q *topQuery) TopNow {
 	t := a.tally()
-	limits := slices.DeleteFunc(slices.Collect(maps.Values(t.limits)), func(c LimitCounts) bool { return q.limit != "" && c.Limit != q.limit })
+	limits := slices.DeleteFunc(slices.Collect(maps.Values(t.limits)), func(c LimitCounts) bool { return !q.has(c.Limit) })
 	slices.SortFunc(limits, func(a, b LimitCounts) int { return strings.Compare(a.Limit, b.Limit) })
 	out := TopNow{At: t.at.UnixMicro(), Store: a.metrics.store, StoreErrors: t.storeErrors, Shed: t.shed, Took: t.took,
 		Limits: append([]LimitCounts{}, limits...), Gauges: a.readGauges(), TopLists: TopLists{listOf(bounded.Top{}), listOf(bounded.Top{})}}
 	if k := a.metrics.keys; k != nil {
-		since, busiest, refused := k.lists(q.n, q.limit)
+		since, busiest, refused := k.lists(q.n, q.has)
 		out.Process, out.Window = k.process, t.at.Sub(since).Microseconds()
 		out.TopLists = TopLists{listOf(busiest), listOf(refused)}
 	}
@@ -265,11 +282,11 @@ func (a *api) topOfHour(ctx context.Context, q *topQuery) (*TopHour, error) {
 		if !h.Hour.Equal(q.hour) {
 			return nil
 		}
-		processes, busiest, refused = append(processes, process), append(busiest, only(h.Busiest, q.limit)), append(refused, only(h.Refused, q.limit))
+		processes, busiest, refused = append(processes, process), append(busiest, only(h.Busiest, q.has)), append(refused, only(h.Refused, q.has))
 		var one hourCounts
 		err := json.Unmarshal([]byte(cmp.Or(string(h.Counts), "{}")), &one)
 		for name, n := range one {
-			if q.limit == "" || q.limit == name {
+			if q.has(name) {
 				counts[name] = [2]uint64{counts[name][0] + n[0], counts[name][1] + n[1]}
 			}
 		}
@@ -282,8 +299,8 @@ func (a *api) topOfHour(ctx context.Context, q *topQuery) (*TopHour, error) {
 	return &TopHour{q.hour, slices.Compact(processes), counts, TopLists{listOf(bounded.Sum(busiest, q.n)), listOf(bounded.Sum(refused, q.n))}}, nil
 }
 
-// only returns the part of a list with the keys of one limit, or all if limit is "".
-func only(t bounded.Top, limit string) bounded.Top {
-	t.Keys = slices.DeleteFunc(slices.Clone(t.Keys), func(k bounded.Count) bool { return limit != "" && k.Limit != limit })
+// only returns the part of a list with the keys of limits that an answer has.
+func only(t bounded.Top, has func(limit string) bool) bounded.Top {
+	t.Keys = slices.DeleteFunc(slices.Clone(t.Keys), func(k bounded.Count) bool { return !has(k.Limit) })
 	return t
 }
