@@ -27,12 +27,19 @@ func CheckTogether(limits []Limit) (errs []error) {
 }
 
 // ParentsFirst sorts items, each of which has a limit, into an order in which the
-// limits can be defined: a parent before its children, otherwise unchanged. To drop
-// limits, use the reverse order.
+// limits can be defined: a parent before its children, otherwise unchanged. It returns items
+// if that is their order. To drop limits, use the reverse order.
 func ParentsFirst[T any](items []T, limitOf func(*T) *Limit) []T {
-	at := make(map[string]int, len(items))
+	at, sorted := make(map[string]int, len(items)), true
 	for i := range items {
-		at[limitOf(&items[i]).Name] = i
+		l := limitOf(&items[i])
+		if at[l.Name] = i; l.Parent != "" {
+			above, ok := at[l.Parent]
+			sorted = sorted && ok && above < i
+		}
+	}
+	if sorted {
+		return items
 	}
 	out := make([]T, 0, len(items))
 	added := make([]bool, len(items))

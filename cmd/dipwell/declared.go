@@ -134,8 +134,9 @@ func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 			first = append(first, l)
 		}
 	}
+	local := store.AbilitiesOf(d.limiter.Store()).InProcess
 	for _, l := range append(first, last...) {
-		if err := d.defineOne(l); err != nil {
+		if err := d.defineOne(l, local); err != nil {
 			return d.inFile(l, err)
 		}
 	}
@@ -160,11 +161,16 @@ func (d *declared) inFile(l *declaredLimit, err error) error {
 	return fmt.Errorf("%s:%d: %w", d.path, l.line, err)
 }
 
-func (d *declared) defineOne(l *declaredLimit) error {
+// defineOne needs no timeout if the store is local, in this process.
+func (d *declared) defineOne(l *declaredLimit, local bool) error {
 	old := d.limiter.Limit(l.Name)
 	if old == nil || old.Limit != l.Limit || old.Owner != l.owner {
-		ctx, cancel := context.WithTimeout(d.ctx, defineTimeout)
-		defer cancel()
+		ctx := d.ctx
+		if !local {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(d.ctx, defineTimeout)
+			defer cancel()
+		}
 		def, err := d.limiter.Define(ctx, l.Limit, l.owner)
 		if err != nil {
 			return err
