@@ -126,30 +126,23 @@ func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 	ordered := store.ParentsFirst(limits, func(l *declaredLimit) *store.Limit { return &l.Limit })
 	// New and changed limits come first. The owner does not tell which: it has the digest of
 	// the file, so it differs for all its limits.
-	var first, last []*declaredLimit
-	for i := range ordered {
-		if l := &ordered[i]; d.stored(l) {
-			last = append(last, l)
-		} else {
-			first = append(first, l)
+	stored := map[string]int{} // 1 if the store has the limit already, perhaps with another owner
+	for _, l := range ordered {
+		if old := d.limiter.Limit(l.Name); old != nil && old.Limit == l.Limit {
+			stored[l.Name] = 1
 		}
 	}
+	slices.SortStableFunc(ordered, func(a, b declaredLimit) int { return stored[a.Name] - stored[b.Name] })
 	local := store.AbilitiesOf(d.limiter.Store()).InProcess
-	for _, l := range append(first, last...) {
-		if err := d.defineOne(l, local); err != nil {
-			return d.inFile(l, err)
+	for i := range ordered {
+		if err := d.defineOne(&ordered[i], local); err != nil {
+			return d.inFile(&ordered[i], err)
 		}
 	}
 	if len(others) > 0 {
 		d.warn("%s replaces limits that another file of owner %s had defined: %s", d.path, file.Name, names(others, ", "))
 	}
 	return nil
-}
-
-// stored reports whether the store has a limit already, perhaps with another owner.
-func (d *declared) stored(l *declaredLimit) bool {
-	old := d.limiter.Limit(l.Name)
-	return old != nil && old.Limit == l.Limit
 }
 
 // inFile adds the line of the file that has a refused limit. An unchanged file may be refused

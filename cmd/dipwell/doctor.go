@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -86,11 +87,7 @@ func (c *DoctorCmd) Run(e *env) error {
 		x.store(ctx, store)
 	}
 	if c.Server != "" || c.Config == "" && c.Store == "" {
-		client, err := c.client()
-		if err != nil {
-			return err
-		}
-		x.server(ctx, client, c.Server)
+		x.server(&env{ctx: ctx}, &target{remote: remote{Server: c.Server, clientTLS: c.clientTLS}, Timeout: c.Timeout})
 	}
 	if e.ctx.Err() != nil {
 		return e.ctx.Err()
@@ -199,6 +196,19 @@ func (x *examination) limits(s store.Store) {
 			x.warn("limits", "", "%s", d.Warning)
 		}
 	}
+}
+
+func (x *examination) server(e *env, t *target) {
+	if _, err := t.http(e, http.MethodGet, "/healthz", nil); err != nil {
+		x.problem("service", "", "%s does not answer: %v", t.asked(), err)
+		return
+	}
+	x.ok("service", "%s answers", t.asked())
+	if _, err := t.http(e, http.MethodGet, "/readyz", nil); err != nil {
+		x.problem("store", "see the service's log, and run dipwell doctor --store there", "/readyz: %v", err)
+		return
+	}
+	x.ok("store", "it can decide")
 }
 
 // timeoutError returns err, or a plain error in its place if it is a timeout.
