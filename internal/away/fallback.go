@@ -192,8 +192,10 @@ func (s *Fallback) remember(g *store.Group, sent int64) {
 // decide decides a group that failed with why, or returns the error for the group.
 func (s *Fallback) decide(g *store.Group, why error) error {
 	switch {
+	case g.Cancel && s.applyLocal(&store.Batch{Groups: []store.Group{{ID: g.ID, Cancel: true}}}) == nil: // it was made in memory
+		return nil
 	case g.Cancel:
-		return s.cancel(g, why)
+		return why
 	case g.Settles():
 		return s.settle(g, why)
 	}
@@ -301,29 +303,17 @@ func copyAnswers(g, local *store.Group) {
 	}
 }
 
-// cancel cancels a reservation that was made in memory, or returns why.
-func (s *Fallback) cancel(g *store.Group, why error) error {
-	var b store.Batch
-	group, _ := b.Single()
-	group.Ops, group.ID, group.Cancel = nil, g.ID, true
-	if s.applyLocal(&b) == nil {
-		return nil
-	}
-	return why
-}
-
 // settle settles or extends a hold that was made in memory, or returns why.
 func (s *Fallback) settle(g *store.Group, why error) error {
 	if !storeFailed(why) && !errors.Is(why, store.ErrUnknownHold) {
 		return why
 	}
-	var b store.Batch
-	group, _ := b.Single()
 	h, err := s.partHere(*g.Hold)
 	if err != nil {
 		return err
 	}
-	group.Ops, group.Hold = nil, &h
+	b := store.Batch{Groups: []store.Group{{Hold: &h}}}
+	group := &b.Groups[0]
 	switch err := s.applyLocal(&b); {
 	case errors.Is(err, store.ErrUnknownHold):
 		return why
