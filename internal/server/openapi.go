@@ -12,7 +12,7 @@ import (
 )
 
 // skeleton is the document /openapi.json without the paths. Its "members" has the
-// members of request bodies, by name.
+// members of request bodies, by name, and those that differ in a form after the word form.
 //
 //go:embed openapi.json
 var skeleton []byte
@@ -29,9 +29,6 @@ func openAPI() []byte {
 	delete(doc, "members")
 	schemas := doc["components"].(object)["schemas"].(object)
 	schemas["KeyName"] = d.members["key"]
-	schemas["Refusal"] = object{"type": "object", "description": "A problem document of the type quota-exceeded, with the decision's members.",
-		"required": []any{"violated-policies"}, "properties": object{
-			"violated-policies": object{"type": "array", "items": object{"type": "string"}, "description": "The limits that refused."}}}
 	merge(schemas, "Refusal", "Problem")
 	merge(schemas, "Refusal", "Decision")
 	merge(schemas, "Limit", "LimitSettings")
@@ -75,7 +72,7 @@ func (d *describer) operation(r *route) object {
 	if r.members != 0 {
 		op["requestBody"] = object{"required": true, "content": object{
 			"application/json":                  object{"schema": d.request(r.members)},
-			"application/x-www-form-urlencoded": object{"schema": d.form(r.members)},
+			"application/x-www-form-urlencoded": object{"schema": d.objectOf(r.members&^(hasTakes|hasKeys), "form ")},
 		}}
 	} else if r.body != "" {
 		op["requestBody"] = object{"required": true, "content": object{"application/json": object{"schema": ref("schemas", r.body)}}}
@@ -157,37 +154,25 @@ func (d *describer) errors(r *route) []int {
 // request returns the schema of a JSON body: one take, or takes.
 func (d *describer) request(m members) object {
 	if m&hasTakes == 0 {
-		return d.objectOf(m)
+		return d.objectOf(m, "")
 	}
-	takes := d.objectOf(m &^ ofTake)
-	takes["properties"].(object)["takes"] = object{"type": "array", "minItems": 1, "maxItems": 16, "items": d.objectOf(m & ofTake),
+	takes := d.objectOf(m&^ofTake, "")
+	takes["properties"].(object)["takes"] = object{"type": "array", "minItems": 1, "maxItems": 16, "items": d.objectOf(m&ofTake, ""),
 		"description": "They happen at one instant, all or nothing."}
 	takes["required"] = append(takes["required"].([]string), "takes")
-	return object{"oneOf": []object{d.objectOf(m &^ hasTakes), takes}}
+	return object{"oneOf": []object{d.objectOf(m&^hasTakes, ""), takes}}
 }
 
-// form returns the schema of a form: all values are strings, and there are no takes.
-func (d *describer) form(m members) object {
-	schema := d.objectOf(m &^ (hasTakes | hasKeys))
-	properties := schema["properties"].(object)
-	if m&hasKey != 0 {
-		properties["key"] = object{"type": "string", "minLength": 1, "maxLength": 512, "description": d.members["key"].(object)["description"]}
-	}
-	if m&hasCosts != 0 {
-		properties["costs"] = object{"type": "string", "pattern": "^[0-9]+(,[0-9]+)*$", "description": d.members["costs"].(object)["description"]}
-	}
-	return schema
-}
-
-// objectOf returns the schema of an object with members, without takes.
-func (d *describer) objectOf(m members) object {
+// objectOf returns the schema of an object with members, without takes. form is "form " for a
+// form, in which all values are strings.
+func (d *describer) objectOf(m members, form string) object {
 	properties, required := object{}, []string{}
 	for i, name := range memberNames {
 		bit := m & (1 << i)
 		if bit == 0 || bit == hasTakes {
 			continue
 		}
-		properties[name] = d.members[name]
+		properties[name] = cmp.Or(d.members[form+name], d.members[name])
 		if bit&(needed|hasLimit) != 0 {
 			required = append(required, name)
 		}
