@@ -28,7 +28,7 @@ func (c *AuditCmd) Run(e *env) error {
 	case c.NDJSON:
 		return c.export(e)
 	}
-	next, err := rows(&c.target, e, c.path(), "entries", func(x *server.AuditEntry) {
+	_, err := rows(&c.target, e, c.path(), "entries", "--before", func(x *server.AuditEntry) {
 		line := []string{x.At.Format(time.RFC3339Nano), plain(x.Who), x.Action, x.Limit}
 		if x.Role != "" && x.Role != x.Who {
 			line[1] += " (" + plain(x.Role) + ")"
@@ -44,7 +44,6 @@ func (c *AuditCmd) Run(e *env) error {
 		}
 		fmt.Fprintln(e.stdout, strings.Join(line, " "))
 	})
-	printNext(e, "--before", next)
 	return err
 }
 
@@ -55,7 +54,7 @@ func (c *AuditCmd) path() string {
 func (c *AuditCmd) export(e *env) error {
 	c.N = 1000
 	for {
-		next, err := rows(&c.target, e, c.path(), "entries", func(x *json.RawMessage) { fmt.Fprintln(e.stdout, string(*x)) })
+		next, err := rows(&c.target, e, c.path(), "entries", "", func(x *json.RawMessage) { fmt.Fprintln(e.stdout, string(*x)) })
 		if err != nil || next == nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
@@ -305,15 +306,8 @@ func (d *declared) drifted() float64 {
 
 // watchDrift logs when drift begins and ends, until ctx ends.
 func (d *declared) watchDrift() {
-	tick := time.NewTicker(driftEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			d.logDrift()
-		case <-d.ctx.Done():
-			return
-		}
+	for background.Sleep(d.ctx, driftEvery) == nil {
+		d.logDrift()
 	}
 }
 

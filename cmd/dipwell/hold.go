@@ -49,7 +49,7 @@ type ExtendCmd struct {
 type HoldsCmd struct{ onKey }
 
 func (c *HoldsCmd) Run(e *env) error {
-	_, err := rows(&c.target, e, limitPath(c.Name, "/holds", "key", c.Key), "holds", func(h *server.LiveHold) { printHold(e, "", h) })
+	_, err := rows(&c.target, e, limitPath(c.Name, "/holds", "key", c.Key), "holds", "", func(h *server.LiveHold) { printHold(e, "", h) })
 	return err
 }
 

@@ -19,7 +19,7 @@ type paged struct {
 }
 
 func (c *KeysCmd) Run(e *env) error {
-	next, err := rows(&c.target, e, limitPath(c.Name, "/keys", "n", c.N, "prefix", c.Prefix, "after", c.After), "keys", func(k *server.LiveKey) {
+	_, err := rows(&c.target, e, limitPath(c.Name, "/keys", "n", c.N, "prefix", c.Prefix, "after", c.After), "keys", "--after", func(k *server.LiveKey) {
 		more := ""
 		if k.Plan != "" {
 			more = ", plan " + k.Plan
@@ -32,7 +32,6 @@ func (c *KeysCmd) Run(e *env) error {
 		}
 		fmt.Fprintf(e.stdout, "%-40s %12d remaining%s\n", plain(cmp.Or(string(k.Key), "(shared)")), k.Remaining, more)
 	})
-	printNext(e, "--after", next)
 	return err
 }
 

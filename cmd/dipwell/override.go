@@ -100,8 +100,7 @@ type OverrideListCmd struct {
 
 func (c *OverrideListCmd) Run(e *env) error {
 	path := limitPath(c.Name, "/overrides", "n", c.N, "prefix", c.Prefix, "after", c.After, "kind", c.Kind)
-	next, err := rows(&c.target, e, path, "overrides", func(o *server.Override) { fmt.Fprintln(e.stdout, overrideText(o)) })
-	printNext(e, "--after", next)
+	_, err := rows(&c.target, e, path, "overrides", "--after", func(o *server.Override) { fmt.Fprintln(e.stdout, overrideText(o)) })
 	return err
 }
 

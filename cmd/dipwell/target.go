@@ -140,8 +140,9 @@ func (t *target) server() string {
 func (t *target) printAsked(e *env) { fmt.Fprintln(e.stderr, "dipwell: asked "+t.asked()) }
 
 // rows calls show for each row of the answer to a GET, a page whose member has the rows. With
-// --json it prints the answer instead. next is nil after the last page.
-func rows[T any](t *target, e *env, path, member string, show func(*T)) (next *string, err error) {
+// --json it prints the answer instead. It returns what asks for the next page, and says it if flag
+// is not "": after the last page it is nil.
+func rows[T any](t *target, e *env, path, member, flag string, show func(*T)) (next *string, err error) {
 	b, err := t.call(e, http.MethodGet, path, nil)
 	if err != nil {
 		return nil, err
@@ -160,13 +161,10 @@ func rows[T any](t *target, e *env, path, member string, show func(*T)) (next *s
 		show(&list[i])
 	}
 	_ = json.Unmarshal(page["next"], &next) // a list of holds has none
-	return next, nil
-}
-
-func printNext(e *env, flag string, next *string) {
-	if next != nil {
+	if next != nil && flag != "" {
 		fmt.Fprintf(e.stdout, "there may be more: %s %q\n", flag, *next)
 	}
+	return next, nil
 }
 
 // http does the work of call for a server.
