@@ -420,11 +420,9 @@ func (t *Transport) sleep(ctx context.Context, wait time.Duration, left *time.Du
 		wait += rand.N(spread + 1)
 	}
 	start := time.Now()
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	var err error
 	select {
-	case <-timer.C:
+	case <-time.After(wait):
 	case <-changed:
 	case <-ctx.Done():
 		err = ctx.Err()

@@ -7,10 +7,8 @@ import (
 
 // Sleep sleeps for d. If ctx ends first, Sleep returns the context's error.
 func Sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -19,14 +19,8 @@ const (
 // before, up to 5 seconds.
 func Repeat(ctx context.Context, f func() error, again func(error) bool) error {
 	for pause := firstPause; ; pause = min(3*pause, longestPause) {
-		err := Call(f)
-		if !again(err) {
+		if err := Call(f); !again(err) || Sleep(ctx, pause) != nil {
 			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
 		}
 	}
 }
@@ -65,10 +59,8 @@ func Briefly(wait time.Duration, f func()) {
 		defer close(done)
 		f()
 	}()
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
 	case <-done:
-	case <-timer.C:
+	case <-time.After(wait):
 	}
 }

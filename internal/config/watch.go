@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"time"
+
+	"github.com/dipwell/dipwell/internal/background"
 )
 
 const (
@@ -20,15 +22,9 @@ func Watch(ctx context.Context, content func() string, changed func()) {
 	used := content()
 	go func() {
 		seen, steps := used, 0
-		timer := time.NewTimer(watchEvery)
-		defer timer.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-timer.C:
-			}
-			began, wait := time.Now(), watchEvery
+		for wait := watchEvery; background.Sleep(ctx, wait) == nil; {
+			began := time.Now()
+			wait = watchEvery
 			switch now := content(); {
 			case now != seen && steps < mostSteps:
 				seen, steps = now, steps+1
@@ -39,7 +35,6 @@ func Watch(ctx context.Context, content func() string, changed func()) {
 				steps = 0
 				wait = max(wait, watchShare*time.Since(began))
 			}
-			timer.Reset(wait)
 		}
 	}()
 }

@@ -90,12 +90,8 @@ func (k *keyCounts) add(d *dipwell.Decision, as uses, allowed bool) {
 func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
 	began := time.Now() // when the present minute began
 	hour := began.Truncate(time.Hour)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	<-timer.C
 	for {
 		now := time.Now()
-		timer.Reset(now.Truncate(topSlice).Add(topSlice).Sub(now))
 		select {
 		case <-ctx.Done():
 			var last sync.WaitGroup
@@ -104,7 +100,7 @@ func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
 			k.usage.write(ctx)
 			last.Wait()
 			return
-		case now = <-timer.C:
+		case now = <-time.After(now.Truncate(topSlice).Add(topSlice).Sub(now)):
 		}
 		ended := k.minutes.turn(now)
 		if ended != nil {
