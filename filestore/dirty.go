@@ -57,6 +57,7 @@ func (d *dirty) init(maxKeys int) {
 	d.cells = make([]atomic.Uint64, numCells)
 	d.max = int64(maxKeys)
 	d.wake, d.many = make(chan struct{}, 1), make(chan struct{}, 1)
+	d.current.Store(&cycle{number: -1})
 	d.swap(nil)
 }
 
@@ -65,15 +66,10 @@ var start = time.Now()
 // swap begins a cycle. swap returns the previous one, and appends its keys to keys.
 func (d *dirty) swap(keys []memory.Touched) (*cycle, []memory.Touched) {
 	old := d.current.Load()
-	c := &cycle{done: make(chan struct{})}
-	if old != nil {
-		c.number = old.number + 1
-	}
+	c := &cycle{number: old.number + 1, done: make(chan struct{})}
 	c.salt = uint64(c.number+1) * 0x9e3779b97f4a7c15
 	d.current.Store(c)
-	if old != nil {
-		keys = slices.Grow(keys, int(old.keys.Load())+numShards) // here, because calls would wait for it once a shard is locked
-	}
+	keys = slices.Grow(keys, int(old.keys.Load())+numShards) // here, because calls would wait for it once a shard is locked
 	for i := range d.shards {
 		sh := &d.shards[i]
 		sh.mu.Lock()

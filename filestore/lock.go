@@ -53,7 +53,7 @@ func openLocked(path string) (*dataFile, error) {
 	if findOpen(info) != nil {
 		return nil, inUse(path, os.Getpid())
 	}
-	f, err := openFile(path)
+	f, err := os.OpenFile(path, os.O_RDWR|noFollow, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +87,6 @@ func statRegular(path string) (fs.FileInfo, error) {
 	}
 	return info, err
 }
-
-func openFile(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDWR|noFollow, 0) }
 
 // Close unlocks the file. Close SQLite's connection before.
 func (d *dataFile) Close() error {

@@ -90,15 +90,15 @@ var errBehind = fmt.Errorf("%w: the disk is too far behind", store.ErrStore)
 // the file open. The error names the file and what is wrong with it, or the process
 // that has it open; the file was not changed then.
 func Open(path string, c Config) (*Store, error) {
-	if err := c.check(); err != nil {
-		return nil, err
+	c.Every = cmp.Or(c.Every, defaultEvery)
+	if c.Every != Each && (c.Every < minEvery || c.Every > maxEvery) {
+		return nil, fmt.Errorf("filestore: Every: %v is not between %v and %v", c.Every, minEvery, maxEvery)
 	}
-	s := &Store{report: c.OnError, every: c.Every}
+	s := &Store{report: c.OnError, every: max(c.Every, 0)}
 	if s.report == nil {
 		s.report = func(error) {}
 	}
 	if c.Every == Each {
-		s.every = 0
 		s.state.Store(stateEach)
 	}
 	var err error
@@ -115,16 +115,6 @@ func Open(path string, c Config) (*Store, error) {
 	s.dirty.init(max(cmp.Or(c.MaxKeys, memory.DefaultMaxKeys), minMaxDirty))
 	s.writer.start(s)
 	return s, nil
-}
-
-func (c *Config) check() error {
-	if c.Every == 0 {
-		c.Every = defaultEvery
-	}
-	if c.Every != Each && (c.Every < minEvery || c.Every > maxEvery) {
-		return fmt.Errorf("filestore: Every: %v is not between %v and %v", c.Every, minEvery, maxEvery)
-	}
-	return nil
 }
 
 // Abilities returns what the store can do besides Apply. Its Keys lists the keys of all
