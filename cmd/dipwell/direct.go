@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"os/user"
 
@@ -64,7 +67,11 @@ func answered(status int, text string, body []byte) error {
 	if status/100 == 2 || status == http.StatusTooManyRequests {
 		return nil
 	}
-	return problem(text, body)
+	var p struct{ Detail string }
+	if json.Unmarshal(body, &p) != nil || p.Detail == "" {
+		return fmt.Errorf("server: %s", text)
+	}
+	return errors.New(p.Detail)
 }
 
 type reply struct {

@@ -42,7 +42,7 @@ func (o *output) escape(b []byte) []byte {
 	out := make([]byte, 0, len(b))
 	for len(b) > 0 && utf8.FullRune(b) {
 		r, n := utf8.DecodeRune(b)
-		if isControl(r) {
+		if r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) { // C0, DEL, C1, and the direction of text
 			out = fmt.Appendf(out, `\u%04x`, r)
 		} else {
 			out = utf8.AppendRune(out, r) // U+FFFD stands for a byte that is not UTF-8
@@ -51,11 +51,6 @@ func (o *output) escape(b []byte) []byte {
 	}
 	o.rest = b
 	return out
-}
-
-// isControl reports whether r controls a terminal (C0, DEL, C1) or the direction of text.
-func isControl(r rune) bool {
-	return r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
 }
 
 // terminal returns the terminal that an output writes to, or nil.

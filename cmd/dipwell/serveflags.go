@@ -27,7 +27,7 @@ func serveFlags() any {
 		case reflect.Bool:
 			t = reflect.TypeFor[*bool]()
 		}
-		help := plainHelp(s.Tag.Get("help"))
+		help := helpLink.ReplaceAllString(s.Tag.Get("help"), "$1")
 		if absent := s.Absent(); absent != "" && t.Kind() != reflect.Pointer {
 			help += " Default: " + strings.Trim(absent, "'") + "."
 		}
@@ -37,10 +37,8 @@ func serveFlags() any {
 	return reflect.New(reflect.StructOf(fields)).Interface()
 }
 
+// helpLink matches a link, for which --help shows its text.
 var helpLink = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
-
-// plainHelp returns a line of help with links replaced by their text.
-func plainHelp(help string) string { return helpLink.ReplaceAllString(help, "$1") }
 
 // given returns the values on the command line, else in the environment, without empty ones.
 func (c *ServeCmd) given(s *config.Setting) (texts []string) {

@@ -38,22 +38,6 @@ const (
 	maxShortAnswer = 1 << 20
 )
 
-func readAnswer(res *http.Response, most int64) ([]byte, error) {
-	b, err := io.ReadAll(io.LimitReader(res.Body, most+1))
-	if err == nil && int64(len(b)) > most {
-		err = fmt.Errorf("the answer has more than %d KiB", most>>10)
-	}
-	return b, err
-}
-
-// unreached adds advice to the error of a refused connection.
-func unreached(err error) error {
-	if err != nil && strings.Contains(err.Error(), "refused") { // the errors of operating systems differ
-		return fmt.Errorf("%w: is dipwell serve running? It can answer there, or --store URL asks a store without it", err)
-	}
-	return err
-}
-
 type answer struct {
 	Allowed      bool              `json:"allowed"`
 	Limit        string            `json:"limit"`
@@ -192,27 +176,25 @@ func (t *target) http(e *env, method, path string, body []byte) (_ []byte, err e
 		return nil, err
 	}
 	res, err := client.Do(r)
+	if err != nil && strings.Contains(err.Error(), "refused") { // the errors of operating systems differ
+		err = fmt.Errorf("%w: is dipwell serve running? It can answer there, or --store URL asks a store without it", err)
+	}
 	if err != nil {
-		return nil, unreached(err)
+		return nil, err
 	}
 	defer res.Body.Close()
 	most := int64(maxShortAnswer)
-	if method == http.MethodGet && res.StatusCode == http.StatusOK {
+	if method == http.MethodGet && res.StatusCode == http.StatusOK && strings.HasPrefix(path, "/v1/") {
 		most = maxAnswer
 	}
-	b, err := readAnswer(res, most)
+	b, err := io.ReadAll(io.LimitReader(res.Body, most+1))
+	if err == nil && int64(len(b)) > most {
+		err = fmt.Errorf("the answer has more than %d KiB", most>>10)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	return b, answered(res.StatusCode, res.Status, b)
-}
-
-func problem(status string, b []byte) error {
-	var p struct{ Title, Detail string }
-	if json.Unmarshal(b, &p) != nil || p.Detail == "" {
-		return fmt.Errorf("server: %s", status)
-	}
-	return errors.New(p.Detail)
 }
 
 // limitPath is the path of a list of a limit, such as /keys, with the pairs of query.

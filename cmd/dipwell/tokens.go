@@ -13,17 +13,6 @@ import (
 
 const tokenVariable = "DIPWELL_ADMIN_TOKEN"
 
-// adminToken returns the token and its file. A file named by a flag or the
-// environment has precedence over the variable with the token, and this over a file
-// named in the configuration. Both results are empty if there is no token.
-func adminToken(path string, given bool) (token, file string, err error) {
-	if token = os.Getenv(tokenVariable); path == "" || token != "" && !given {
-		return token, "", nil
-	}
-	token, err = readToken("admin_token_file", path)
-	return token, path, err
-}
-
 // token may return "". A file has precedence over the variables.
 func (t *target) token() (string, error) {
 	if t.TokenFile != "" {
@@ -43,9 +32,15 @@ func readToken(setting, path string) (string, error) {
 	return string(b), nil
 }
 
+// readTokens reads the tokens. A file with the admin token that a flag or the environment names has
+// precedence over the variable with the token, and this over a file that the configuration names.
 func (s *settings) readTokens() (err error) {
-	if s.token, s.tokenFile, err = adminToken(s.AdminTokenFile, s.given["admin_token_file"]); err != nil {
-		return err
+	s.token, s.tokenFile = os.Getenv(tokenVariable), ""
+	if s.AdminTokenFile != "" && (s.token == "" || s.given["admin_token_file"]) {
+		s.tokenFile = s.AdminTokenFile
+		if s.token, err = readToken("admin_token_file", s.tokenFile); err != nil {
+			return err
+		}
 	}
 	s.callers = nil
 	names := map[[sha256.Size]byte]string{}
