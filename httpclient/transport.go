@@ -190,7 +190,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		a := parse(resp.Header, time.Now(), longest)
 		retry, known, wait := t.learn(r, resp.StatusCode, &k, a, attempt)
-		if !retry || attempt == t.MaxAttempts || !known && !idempotent(r) || !replayable(r) {
+		if !retry || attempt == t.MaxAttempts || !known && !idempotent(r) || hasBody(r) && r.GetBody == nil {
 			return resp, nil
 		}
 		if !known || wait <= 0 {
@@ -495,13 +495,11 @@ func idempotent(r *http.Request) bool {
 	return len(r.Header["Idempotency-Key"]) > 0 || len(r.Header["X-Idempotency-Key"]) > 0
 }
 
-func replayable(r *http.Request) bool {
-	return r.Body == nil || r.Body == http.NoBody || r.GetBody != nil
-}
+func hasBody(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody }
 
 func nextAttempt(r *http.Request) (*http.Request, error) {
 	next := r.WithContext(r.Context()) // a copy: a RoundTripper must not change its request
-	if r.Body == nil || r.Body == http.NoBody {
+	if !hasBody(r) {
 		return next, nil
 	}
 	body, err := r.GetBody()

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/dipwell/dipwell"
@@ -81,7 +82,8 @@ func setIETF(h http.Header, d *dipwell.Decision, retry int64) {
 			continue
 		}
 		p := policyOf(e.Definition)
-		if !named(d.Limits[:i], e.Limit) {
+		again := func(o dipwell.Decision) bool { return o.Limit == e.Limit && !unbounded(&o) } // announced already
+		if !slices.ContainsFunc(d.Limits[:i], again) {
 			policies = append(comma(policies), p.header[0]...)
 		}
 		if front.Known(e) {
@@ -124,16 +126,6 @@ func setX(h http.Header, d *dipwell.Decision, retry int64) {
 	}
 	h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(remaining, 10)}
 	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(max(front.Seconds(d.ResetAfter), retry), 10)}
-}
-
-// named reports whether one of the limits has a name: its policy was then announced already.
-func named(limits []dipwell.Decision, name string) bool {
-	for i := range limits {
-		if limits[i].Limit == name && !unbounded(&limits[i]) {
-			return true
-		}
-	}
-	return false
 }
 
 func comma(b []byte) []byte {

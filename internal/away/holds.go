@@ -47,15 +47,13 @@ func (s *Fallback) partHere(h store.HoldCall) (store.HoldCall, error) {
 	return h, nil
 }
 
-// makesLocally reports whether a group makes a hold that the fallback may decide.
-func makesLocally(g *store.Group) bool {
-	return g.Hold != nil && g.Hold.Verb == store.MakeHold &&
-		slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.OnStoreError == store.FailLocal })
-}
-
-// remembers reports whether a hold that was made in memory is live, or not yet forgotten.
-func (s *Fallback) remembers(id string) bool {
-	h := s.local.Hold(id)
+// isHere reports whether a group makes a hold that was made in memory, and that is live or not
+// yet forgotten.
+func (s *Fallback) isHere(g store.Group) bool {
+	if g.Hold == nil || g.Hold.Verb != store.MakeHold || !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.OnStoreError == store.FailLocal }) {
+		return false
+	}
+	h := s.local.Hold(g.Hold.ID)
 	return len(h.Parts) > 0 && h.Forget > s.now()
 }
 
@@ -63,14 +61,13 @@ func (s *Fallback) remembers(id string) bool {
 // answers, because that store would make a second hold. repeat returns the other groups
 // and their places in the batch; the places are nil if these are the whole batch.
 func (s *Fallback) repeat(b *store.Batch) (rest *store.Batch, at []int) {
-	isHere := func(g store.Group) bool { return makesLocally(&g) && s.remembers(g.Hold.ID) }
-	if !slices.ContainsFunc(b.Groups, isHere) {
+	if !slices.ContainsFunc(b.Groups, s.isHere) {
 		return b, nil
 	}
 	rest = new(store.Batch)
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		if !isHere(*g) {
+		if !s.isHere(*g) {
 			rest.Groups, at = append(rest.Groups, *g), append(at, i)
 			continue
 		}

@@ -117,12 +117,8 @@ func (s *summary) down(at int32) {
 		if s.counters[s.heap[at]].count <= s.counters[s.heap[child]].count {
 			return
 		}
-		s.swap(at, child)
+		s.heap[at], s.heap[child] = s.heap[child], s.heap[at]
+		s.counters[s.heap[at]].at, s.counters[s.heap[child]].at = at, child
 		at = child
 	}
-}
-
-func (s *summary) swap(a, b int32) {
-	s.heap[a], s.heap[b] = s.heap[b], s.heap[a]
-	s.counters[s.heap[a]].at, s.counters[s.heap[b]].at = a, b
 }

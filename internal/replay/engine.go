@@ -39,7 +39,7 @@ func newEngine(l *lineup, o *Options) *engine {
 		at := slices.IndexFunc(e.tables, func(t *table) bool { return t.up == j.up })
 		if at < 0 {
 			at = len(e.tables)
-			e.tables = append(e.tables, newTable(j.up, o.MaxKeys))
+			e.tables = append(e.tables, &table{up: j.up, most: o.MaxKeys, budget: o.MaxKeys, ids: map[string]int32{}})
 		}
 		j.table = e.tables[at]
 		j.at = j.table.add(j.def)

@@ -31,10 +31,6 @@ type table struct {
 	id int32 // index of the present record's key
 }
 
-func newTable(up, most int) *table {
-	return &table{up: up, most: most, budget: most, ids: map[string]int32{}}
-}
-
 func (t *table) add(d *store.Definition) int {
 	t.defs, t.missed = append(t.defs, d), append(t.missed, 0)
 	return len(t.defs) - 1

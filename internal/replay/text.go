@@ -81,8 +81,12 @@ func (l *Limit) write(w io.Writer) {
 		fmt.Fprintf(w, "  %-16s %s\n", "refused by other", share(l.RefusedByOther, all))
 	}
 	for _, p := range l.Plans {
+		name := "plan " + p.Plan
+		if p.Plan == "" {
+			name = "without a plan"
+		}
 		if p.Granted+p.Refused > 0 {
-			fmt.Fprintf(w, "  %-16s %s granted, %s refused\n", planName(p.Plan), thousands(p.Granted), thousands(p.Refused))
+			fmt.Fprintf(w, "  %-16s %s granted, %s refused\n", name, thousands(p.Granted), thousands(p.Refused))
 		}
 	}
 	if l.Never > 0 {
@@ -123,13 +127,6 @@ func (l *Limit) keys(w io.Writer) {
 	if more := l.KeysRefused - int64(len(l.Worst)); more > 0 {
 		fmt.Fprintf(w, "  and %s more\n", count(more, "key"))
 	}
-}
-
-func planName(plan string) string {
-	if plan == "" {
-		return "without a plan"
-	}
-	return "plan " + plan
 }
 
 // shown returns a key for a table, cut, and quoted if it has control characters.

@@ -48,12 +48,10 @@ func shed(w http.ResponseWriter) {
 }
 
 // errShed is the error, and the gRPC status, of a call that is shed.
-var errShed = shedStatus()
-
-func shedStatus() error {
+var errShed = func() error {
 	st := status.New(codes.Unavailable, "too many calls are in flight")
 	if with, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)}); err == nil {
 		st = with
 	}
 	return st.Err()
-}
+}()

@@ -225,7 +225,11 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Defini
 		if err != nil {
 			return err
 		}
-		page, last = append(page, keyOfOp(&op)), row.Key
+		k := LiveKey{Key: Nullable(op.Key), Plan: op.Def.Plan, Override: op.Def.Override != nil, Remaining: op.Remaining}
+		if op.Def.Algorithm != store.Concurrency { // the row of a concurrency limit does not say when its holds expire
+			k.ResetAfter = &op.Reset
+		}
+		page, last = append(page, k), row.Key
 	}
 	return writePage(w, "keys", page, len(rows) == n, last)
 }
@@ -258,14 +262,6 @@ type LiveKey struct {
 	Override   bool     `json:"override,omitempty"`
 	Remaining  int64    `json:"remaining"`
 	ResetAfter *int64   `json:"reset_after_us"`
-}
-
-func keyOfOp(op *store.Op) LiveKey {
-	k := LiveKey{Key: Nullable(op.Key), Plan: op.Def.Plan, Override: op.Def.Override != nil, Remaining: op.Remaining}
-	if op.Def.Algorithm != store.Concurrency { // the row of a concurrency limit does not say when its holds expire
-		k.ResetAfter = &op.Reset
-	}
-	return k
 }
 
 // plainKey reports whether a key is not empty, UTF-8, and without NUL.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,7 +19,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 )
 
@@ -147,12 +145,6 @@ func (f storeMetrics) Collect(ch chan<- prometheus.Metric) {
 			ch <- metric
 		}
 	}
-}
-
-// handler does not compress, because a compressor needs a megabyte of memory, and leaves out
-// metrics of the store whose name another metric has.
-func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.gather, promhttp.HandlerOpts{DisableCompression: true, ErrorHandling: promhttp.ContinueOnError})
 }
 
 // observe counts a decision or its error. If the caller has left, which ends ctx, a call

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/internal/ui"
@@ -116,7 +118,9 @@ type Site struct {
 
 // API returns the handler of the whole API for a listener.
 func (s *Server) API(at Site) http.Handler {
-	a := &api{Server: s, site: at, rest: http.NewServeMux(), hot: map[string]http.HandlerFunc{}, always: map[string]bool{}, scrape: s.metrics.handler(), document: sync.OnceValue(openAPI)}
+	a := &api{Server: s, site: at, rest: http.NewServeMux(), hot: map[string]http.HandlerFunc{}, always: map[string]bool{}, document: sync.OnceValue(openAPI)}
+	// A compressor would need a megabyte. Metrics of the store whose name another one has are left out.
+	a.scrape = promhttp.HandlerFor(s.metrics.gather, promhttp.HandlerOpts{DisableCompression: true, ErrorHandling: promhttp.ContinueOnError})
 	for _, r := range append(routes(), s.extra...) {
 		a.add(r)
 	}

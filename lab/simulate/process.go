@@ -122,7 +122,8 @@ func (p *process) call(s *step, i int) {
 // batch sends b as call number i of a step.
 func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 	g, op := b.Single()
-	*op = store.Op{Def: p.definition(s), Key: s.key, Verb: s.verb, Cost: s.cost, Floor: s.floor}
+	own := p.client(s.limit).defs[s.limit]
+	*op = store.Op{Def: cmp.Or(own.WithPlan(s.plan), own), Key: s.key, Verb: s.verb, Cost: s.cost, Floor: s.floor}
 	if s.rests(i) && i == s.n-s.n/3 {
 		op.Verb, op.Cost, op.Floor = store.VerbTakeUpTo, 1e6, 0
 	}
@@ -201,11 +202,6 @@ func (p *process) end(s *step, g store.Group) {
 		}
 	}
 	p.w.tracef("process %d: %s", p.id, what)
-}
-
-func (p *process) definition(s *step) *store.Definition {
-	d := p.client(s.limit).defs[s.limit]
-	return cmp.Or(d.WithPlan(s.plan), d)
 }
 
 // later makes a task wait for d µs.
