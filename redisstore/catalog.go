@@ -33,12 +33,13 @@ var _ catalog.Backend = (*limits)(nil)
 
 // An entry is a limit, with the values that its scripts need.
 type entry struct {
-	def   *store.Definition
-	names *names
-	begin string // beginning of the names of its buckets
-	even  bool   // all its windows have the same length, and a take only takes tokens
-	plans map[string]*entry
-	until any // for scripts: when override ends; forever; or "" without an override
+	def     *store.Definition
+	names   *names
+	version string // number of def
+	begin   string // beginning of the names of its buckets
+	even    bool   // all its windows have the same length, and a take only takes tokens
+	plans   map[string]*entry
+	until   any // for scripts: when override ends; forever; or "" without an override
 
 	override *store.Override // the override from which def is made, or nil
 	parts    int             // in a cluster, for a limit with a parent: how many parts of its keys belong to the topmost limit; otherwise wholeKey
@@ -235,7 +236,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 }
 
 func (l *limits) newEntry(d *store.Definition) *entry {
-	e := &entry{def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.start(l.s.names.base, d.Name), until: "",
+	e := &entry{def: d, version: strconv.FormatUint(uint64(d.Number), 10), parts: l.parts(d), names: &l.s.names, begin: l.s.names.start(l.s.names.base, d.Name), until: "",
 		even: d.Even() && d.Mode <= store.Shadow}
 	for _, p := range d.Plans.All() {
 		if plan := d.WithPlan(p.Name); plan != nil {

@@ -1,3 +1,6 @@
 -- Makes a key live at least until a time (µs). KEYS: the key. ARGV: time.
-prolong(KEYS[1], tonumber(ARGV[1]))
+local till = longer(KEYS[1], tonumber(ARGV[1]))
+if till then
+  call('PEXPIREAT', KEYS[1], expiry(till))
+end
 return {0}
