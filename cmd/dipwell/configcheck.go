@@ -51,9 +51,7 @@ func (c *ConfigCheckCmd) Run(e *env) error {
 
 // inFile adds the name of the file to an error that does not have it.
 func inFile(path string, err error) error {
-	var named *config.YAMLError
-	var open *fs.PathError
-	if errors.As(err, &named) || errors.As(err, &open) && open.Path == path {
+	if open, ok := errors.AsType[*fs.PathError](err); errors.As(err, new(*config.YAMLError)) || ok && open.Path == path {
 		return err
 	}
 	return fmt.Errorf("%s: %w", path, err)

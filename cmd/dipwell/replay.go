@@ -129,8 +129,7 @@ func (c *ReplayCmd) limits(o *replay.Options) error {
 
 // flag adds the name of the flag to an error about an option.
 func flag(err error) error {
-	var field *dipwell.FieldError
-	if errors.As(err, &field) && field.Limit == "" {
+	if field, ok := errors.AsType[*dipwell.FieldError](err); ok && field.Limit == "" {
 		return fmt.Errorf("--%w", err)
 	}
 	return err

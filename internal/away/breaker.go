@@ -233,13 +233,12 @@ func outcomeOf(err error, b *store.Batch) (o outcome, why error) {
 }
 
 func outcomeOfError(err error) outcome {
-	var network net.Error
 	switch {
 	case err == nil:
 		return answered
 	case errors.Is(err, context.Canceled), errors.Is(err, store.ErrLocked): // may come from the quarantine, without an answer of the store
 		return unclear
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &network),
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, new(net.Error)),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return unanswered
 	}

@@ -348,8 +348,7 @@ const fewPast = 16
 
 // storeFailed reports whether an error is the store's, not of the input or a cancelled context.
 func storeFailed(err error) bool {
-	var field *store.FieldError
-	return !errors.As(err, &field) && !errors.Is(err, store.ErrReservation) &&
+	return !errors.As(err, new(*store.FieldError)) && !errors.Is(err, store.ErrReservation) &&
 		!errors.Is(err, store.ErrUnknownLimit) && !errors.Is(err, store.ErrNotSupported) &&
 		!errors.Is(err, store.ErrUnknownHold) && !errors.Is(err, store.ErrHoldConflict) &&
 		!errors.Is(err, context.Canceled)

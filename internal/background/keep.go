@@ -82,6 +82,6 @@ func (k *keeper) once(ttl time.Duration) error {
 
 // tooLong reports whether a limit does not allow a TTL.
 func tooLong(err error) bool {
-	var field *store.FieldError
-	return errors.As(err, &field) && field.Field == "ttl"
+	field, ok := errors.AsType[*store.FieldError](err)
+	return ok && field.Field == "ttl"
 }

@@ -151,8 +151,8 @@ func (p *parser) set(n *yaml.Node, where, name string, set func(name, value stri
 
 // failLimit reports an error at the setting that it names, or else at the limit.
 func (p *parser) failLimit(at limitNodes, err error) {
-	var bad *dipwell.FieldError
-	if !errors.As(err, &bad) {
+	bad, ok := errors.AsType[*dipwell.FieldError](err)
+	if !ok {
 		p.Fail(at.item, at.where, "%v", err)
 		return
 	}

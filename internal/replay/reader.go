@@ -90,8 +90,8 @@ func (r *reader) next(rec *record) (bool, error) {
 			err = r.fields.fill(rec, r.values)
 		}
 		if err != nil {
-			var bad malformed
-			if !errors.As(err, &bad) {
+			bad, ok := errors.AsType[malformed](err)
+			if !ok {
 				return false, err
 			}
 			r.reject(line, bad)

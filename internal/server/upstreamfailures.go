@@ -16,16 +16,9 @@ import (
 	"github.com/dipwell/dipwell/httplimit"
 )
 
-// Kinds of failures of an upstream.
-const (
-	failedConnect = iota // no connection could be made
-	failedTimeout
-	failedAnswer // the response is not HTTP, or the connection broke before it
-	failedBody   // the connection broke in the body
-	failureKinds
-)
-
-var failureNames = [failureKinds]string{"connect", "timeout", "answer", "body"}
+// failureKinds are the kinds of failures of an upstream: no connection could be made; a timeout;
+// the response is not HTTP, or the connection broke before it, or in the body.
+var failureKinds = []string{"connect", "timeout", "answer", "body"}
 
 // reportAgain is the least time between reports of the same kind.
 const reportAgain = time.Minute
@@ -37,19 +30,19 @@ type upstreamFailures struct {
 	counts *prometheus.CounterVec
 
 	mu       sync.Mutex
-	reported [failureKinds]time.Time
+	reported map[string]time.Time
 }
 
 func newUpstreamFailures(host string, report func(error)) *upstreamFailures {
 	if report == nil {
 		report = func(error) {}
 	}
-	return &upstreamFailures{host: host, report: report,
-		counts: newCounters("dipwell_upstream_errors_total", "Requests that the upstream did not answer, or not to the end, by kind.", "kind", failureNames[:])}
+	return &upstreamFailures{host: host, report: report, reported: map[string]time.Time{},
+		counts: newCounters("dipwell_upstream_errors_total", "Requests that the upstream did not answer, or not to the end, by kind.", "kind", failureKinds)}
 }
 
-func (f *upstreamFailures) add(kind int, err error) {
-	f.counts.WithLabelValues(failureNames[kind]).Inc()
+func (f *upstreamFailures) add(kind string, err error) {
+	f.counts.WithLabelValues(kind).Inc()
 	f.mu.Lock()
 	now := time.Now()
 	again := now.Sub(f.reported[kind]) >= reportAgain
@@ -67,7 +60,7 @@ func (f *upstreamFailures) add(kind int, err error) {
 func (f *upstreamFailures) answer(w http.ResponseWriter, r *http.Request, err error) {
 	var timeout net.Error
 	var dial *net.OpError
-	status, detail, kind := http.StatusBadGateway, "the upstream does not answer", failedAnswer
+	status, detail, kind := http.StatusBadGateway, "the upstream does not answer", "answer"
 	passed := passedOf(r)
 	lost := context.Cause(r.Context())
 	if errors.Is(lost, os.ErrDeadlineExceeded) {
@@ -78,15 +71,15 @@ func (f *upstreamFailures) answer(w http.ResponseWriter, r *http.Request, err er
 		w.WriteHeader(http.StatusBadGateway)
 		return
 	case lost != nil:
-		status, detail, kind = http.StatusServiceUnavailable, "the request no longer holds its tokens", failureKinds
+		status, detail, kind = http.StatusServiceUnavailable, "the request no longer holds its tokens", ""
 	case passed.badBody.Load():
-		status, detail, kind = http.StatusBadRequest, "the body breaks off or is malformed", failureKinds
+		status, detail, kind = http.StatusBadRequest, "the body breaks off or is malformed", ""
 	case errors.As(err, &timeout) && timeout.Timeout():
-		status, kind = http.StatusGatewayTimeout, failedTimeout
+		status, kind = http.StatusGatewayTimeout, "timeout"
 	case errors.As(err, &dial) && dial.Op == "dial":
-		kind = failedConnect
+		kind = "connect"
 	}
-	if kind < failureKinds {
+	if kind != "" {
 		f.add(kind, err)
 	}
 	passed.announce(w.Header())
@@ -125,7 +118,7 @@ func (b *upstreamBody) Read(p []byte) (int, error) {
 	b.passed.late.Reset(b.passed.timeout)
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(context.Cause(b.ctx), context.Canceled) { // otherwise the client has gone
-		b.failures.add(failedBody, err)
+		b.failures.add("body", err)
 	}
 	return n, err
 }

@@ -174,8 +174,8 @@ func (c *client) apply(b *store.Batch) error {
 	if err == nil {
 		err = b.Groups[0].Err
 	}
-	var field *store.FieldError // the error of a settle above max_charge
-	if err != nil && !errors.As(err, &field) && !errors.Is(err, store.ErrStore) && !errors.Is(err, store.ErrReservation) && !errors.Is(err, store.ErrUnknownHold) && !errors.Is(err, store.ErrHoldConflict) {
+	settle := errors.As(err, new(*store.FieldError)) // above max_charge
+	if err != nil && !settle && !errors.Is(err, store.ErrStore) && !errors.Is(err, store.ErrReservation) && !errors.Is(err, store.ErrUnknownHold) && !errors.Is(err, store.ErrHoldConflict) {
 		c.p.w.fail("error", "process %d: %v", c.p.id, err)
 	}
 	return err
