@@ -159,3 +159,61 @@ func sum(a, b int64) int64 {
 	}
 	return a + b
 }
+
+// decision is a line of Options.Decisions.
+type decision struct {
+	Line      int64   `json:"line"`
+	T         int64   `json:"t_us"`
+	Limit     string  `json:"limit"`
+	Key       *string `json:"key"` // nil for the limit's shared bucket
+	Plan      string  `json:"plan,omitempty"`
+	Allowed   bool    `json:"allowed"`
+	Remaining int64   `json:"remaining"`
+	Retry     *int64  `json:"retry_after_us"`
+}
+
+func (e *engine) write(rec *record, op *store.Op, allowed bool) error {
+	if e.out == nil {
+		return nil
+	}
+	d := decision{Line: rec.Line, T: rec.T, Limit: op.Def.Name, Plan: op.Def.Plan, Allowed: allowed, Remaining: op.Remaining}
+	if op.Key != "" {
+		d.Key = &op.Key
+	}
+	if !op.Never && (!allowed || op.Shadow) {
+		d.Retry = &op.Retry
+	}
+	return e.out.Encode(&d)
+}
+
+// states is the store.Table of the rows of a group's ops. A replay makes no reservations
+// and holds, so no row has records, and methods for these are not called.
+type states struct {
+	store.Table
+	ops  []store.Op
+	rows []*store.State
+}
+
+func (s *states) of(limit string) *store.State {
+	i := 0
+	for s.ops[i].Def.Name != limit {
+		i++
+	}
+	return s.rows[i]
+}
+
+func (s *states) Row(limit, _ string) (store.State, error) { return *s.of(limit), nil }
+
+func (s *states) SetRow(limit, _ string, row store.State) error {
+	r := s.of(limit)
+	row.Override = r.Override
+	*r = row
+	return nil
+}
+
+func (s *states) SetOverride(limit, _ string, o *store.Override) error {
+	s.of(limit).Override = o
+	return nil
+}
+
+func (s *states) Records(string, string) ([]store.Record, error) { return nil, nil }

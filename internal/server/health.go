@@ -2,8 +2,11 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -56,4 +59,29 @@ func (a *api) probe(ctx context.Context) error {
 		return fmt.Errorf("%w: the store does not answer; the fallback decides", dipwell.ErrStore)
 	}
 	return g.Err
+}
+
+// why returns why a store cannot decide: only a class and a code, without addresses and names,
+// because everybody may ask /readyz. The log has the full error.
+func why(err error) string {
+	class := store.ErrStore
+	for _, c := range []error{store.ErrNoSpace, store.ErrDenied, store.ErrFull} {
+		if errors.Is(err, c) {
+			class = c
+		}
+	}
+	var (
+		sql     interface{ SQLState() string }
+		system  syscall.Errno
+		timeout net.Error
+	)
+	switch {
+	case errors.As(err, &sql):
+		return class.Error() + ": SQLSTATE " + sql.SQLState()
+	case errors.As(err, &system):
+		return class.Error() + ": " + system.Error()
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return class.Error() + ": it does not answer in time"
+	}
+	return class.Error() + ": see the service's log"
 }

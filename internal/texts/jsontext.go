@@ -2,6 +2,7 @@
 package texts
 
 import (
+	"encoding/json"
 	"fmt"
 	"unicode/utf8"
 )
@@ -31,4 +32,13 @@ func AppendJSON(b []byte, s string) []byte {
 		from = i
 	}
 	return append(append(b, s[from:]...), '"')
+}
+
+// Marshal returns a value, which consists of strings and numbers, as JSON.
+func Marshal(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // cannot happen with strings and numbers
+	}
+	return string(b)
 }
