@@ -11,14 +11,15 @@ func (d *Definition) Differs(l Limit) error {
 	if d.Limit == l {
 		return nil
 	}
-	here, err := NewDefinition(l)
+	own := l // the copy that is allocated, only if they differ
+	here, err := NewDefinition(own)
 	if err != nil {
 		return err
 	}
 	alike := sameCounting(d, here)
 	for i := range settings {
 		s := &settings[i]
-		ours, theirs := s.inWords(&l), s.inWords(&d.Limit)
+		ours, theirs := s.inWords(&own), s.inWords(&d.Limit)
 		if ours != theirs && (!alike || !s.counts) {
 			return &FieldError{Limit: l.Name, Field: s.name, Reason: fmt.Sprintf("%s here and %s in force", ours, theirs)}
 		}

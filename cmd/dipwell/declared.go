@@ -282,7 +282,8 @@ func whose(by string) string {
 }
 
 func drift(limiter *dipwell.Limiter, limits []declaredLimit) (out []string) {
-	for _, l := range limits {
+	for i := range limits {
+		l := &limits[i]
 		def := limiter.Limit(l.Name)
 		switch {
 		case def == nil:
