@@ -236,17 +236,11 @@ func (t *Transport) attempt(r, sent *http.Request, k *flight, left *time.Duratio
 	asked = true
 	began := time.Now()
 	resp, err = t.Base.RoundTrip(sent)
-	t.observe(r.Context(), k, time.Since(began), resp)
-	return resp, err
-}
-
-// observe reports an attempt to the adaptive limits. resp is nil if it failed.
-func (t *Transport) observe(ctx context.Context, k *flight, took time.Duration, resp *http.Response) {
-	if len(k.adaptive) == 0 || resp == nil && errors.Is(ctx.Err(), context.Canceled) {
-		return
+	if took := time.Since(began); resp != nil || !errors.Is(r.Context().Err(), context.Canceled) {
+		ok := resp != nil && resp.StatusCode < http.StatusInternalServerError && resp.StatusCode != http.StatusTooManyRequests
+		front.Observe(t.Limiter, k.adaptive, took, ok)
 	}
-	ok := resp != nil && resp.StatusCode < http.StatusInternalServerError && resp.StatusCode != http.StatusTooManyRequests
-	front.Observe(t.Limiter, k.adaptive, took, ok)
+	return resp, err
 }
 
 // enter waits until the table admits the request, and counts it as in flight.

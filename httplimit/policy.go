@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,27 +24,24 @@ type policy struct {
 // of definitions that have been replaced.
 const maxPolicies = 1024
 
-var policies atomic.Pointer[map[*store.Definition]*policy]
+var (
+	policies sync.Map // by *store.Definition: *policy
+	cached   atomic.Int64
+)
 
 func policyOf(def *store.Definition) *policy {
 	if def.Override != nil { // each key may have an override, too many for the cache
 		return newPolicy(def)
 	}
-	old := policies.Load()
-	if old != nil {
-		if p := (*old)[def]; p != nil {
-			return p
-		}
+	if p, known := policies.Load(def); known {
+		return p.(*policy)
 	}
-	p := newPolicy(def)
-	next := map[*store.Definition]*policy{def: p}
-	if old != nil && len(*old) < maxPolicies {
-		for k, v := range *old {
-			next[k] = v
-		}
+	if cached.Add(1) > maxPolicies {
+		policies.Clear()
+		cached.Store(0)
 	}
-	policies.CompareAndSwap(old, &next) // if another goroutine wins, the next call builds the policy again
-	return p
+	p, _ := policies.LoadOrStore(def, newPolicy(def))
+	return p.(*policy)
 }
 
 func newPolicy(def *store.Definition) *policy {

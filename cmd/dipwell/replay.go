@@ -60,7 +60,11 @@ func (c *ReplayCmd) Run(e *env) error {
 		return err
 	}
 	if c.Plot != "" {
-		if err := savePlot(rep, c.Plot); err != nil {
+		f, err := os.Create(c.Plot)
+		if err == nil {
+			err = errors.Join(rep.WritePlot(f), f.Close())
+		}
+		if err != nil {
 			return fmt.Errorf("--plot: %w", err)
 		}
 	}
@@ -167,14 +171,6 @@ func same(a, b string) bool {
 	}
 	y, err := os.Stat(b)
 	return err == nil && os.SameFile(x, y)
-}
-
-func savePlot(rep *replay.Report, path string) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(rep.WritePlot(f), f.Close())
 }
 
 // bar shows progress if standard error is a terminal.

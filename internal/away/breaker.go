@@ -161,7 +161,11 @@ func (s *Breaker) Apply(ctx context.Context, b *store.Batch) error {
 		return ErrOpen
 	}
 	err := s.inner.Apply(ctx, b)
-	s.recordNoSpace(b)
+	for i := range b.Groups {
+		if why := b.Groups[i].Err; why != nil && errors.Is(why, store.ErrNoSpace) {
+			s.noSpace.Store(&noSpace{why, s.Clock()})
+		}
+	}
 	switch outcome, why := outcomeOf(err, b); outcome {
 	case answered:
 		if s.failures.Load() != 0 {
@@ -185,14 +189,6 @@ type noSpace struct {
 // noSpaceFor is how long the store is not ready after such a call. Only writes detect it, and
 // not every write needs space, so success of other calls proves nothing.
 const noSpaceFor = 10 * time.Second
-
-func (s *Breaker) recordNoSpace(b *store.Batch) {
-	for i := range b.Groups {
-		if why := b.Groups[i].Err; why != nil && errors.Is(why, store.ErrNoSpace) {
-			s.noSpace.Store(&noSpace{why, s.Clock()})
-		}
-	}
-}
 
 // ready returns an error if calls have shown that the store is not ready, and nil otherwise.
 func (s *Breaker) ready() error {

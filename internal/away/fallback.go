@@ -80,7 +80,10 @@ func NewFallback(inner store.Store, c FallbackConfig) (*Fallback, error) {
 		c.MaxKeys = defaultKeys
 	}
 	s := &Fallback{inner: inner, clock: c.Clock}
-	s.open.Most, s.open.Keep = maxOpen/2, s.isLiveHere
+	s.open.Most, s.open.Keep = maxOpen/2, func(id string, _ takesOf) bool {
+		h := s.local.Hold(id)
+		return !h.Settled && h.Expires > s.now()
+	}
 	if s.clock == nil {
 		start := time.Now()
 		s.clock = func() int64 { return time.Since(start).Microseconds() }
@@ -233,8 +236,8 @@ func (s *Fallback) decideHere(g *store.Group) (err error, can bool) {
 	if err := s.applyLocal(&local); err != nil {
 		return err, true
 	}
-	if group.Hold != nil && group.Allowed && !group.Hold.Repeated {
-		s.rememberOpen(g, group)
+	if n := (takesOf{countTakes(g.Ops), countTakes(group.Ops)}); n.all != n.held && group.Hold != nil && group.Allowed && !group.Hold.Repeated {
+		s.open.Put(g.Hold.ID, n)
 	}
 	copyAnswers(g, group)
 	return nil, true

@@ -14,19 +14,6 @@ const maxOpen = 1 << 16
 // takesOf is how many takes a call had, and how many up to the last one that is held.
 type takesOf struct{ all, held int }
 
-// rememberOpen remembers how many takes the call g had, whose hold is in memory.
-func (s *Fallback) rememberOpen(g, local *store.Group) {
-	n := takesOf{countTakes(g.Ops), countTakes(local.Ops)}
-	if n.all != n.held {
-		s.open.Put(g.Hold.ID, n)
-	}
-}
-
-func (s *Fallback) isLiveHere(id string, _ takesOf) bool {
-	h := s.local.Hold(id)
-	return !h.Settled && h.Expires > s.now()
-}
-
 func countTakes(ops []store.Op) int {
 	var all uint16
 	for i := range ops {

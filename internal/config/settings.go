@@ -223,7 +223,7 @@ var parsers = map[reflect.Type]func(tag reflect.StructTag, text string) (any, er
 	reflect.TypeFor[time.Duration]():     parseTime,
 	reflect.TypeFor[httplimit.Headers](): parseText,
 	reflect.TypeFor[dipwell.Limit]():     func(_ reflect.StructTag, text string) (any, error) { return dipwell.ParseLimit(text) },
-	reflect.TypeFor[netip.Prefix]():      parseProxy,
+	reflect.TypeFor[netip.Prefix]():      func(_ reflect.StructTag, text string) (any, error) { return ParseProxy(text) },
 }
 
 func parseText(tag reflect.StructTag, text string) (any, error) {
@@ -286,8 +286,6 @@ func parseTime(tag reflect.StructTag, text string) (any, error) {
 	}
 	return d, nil
 }
-
-func parseProxy(_ reflect.StructTag, text string) (any, error) { return ParseProxy(text) }
 
 // ParseProxy parses a CIDR prefix, or an address as the prefix of that address.
 func ParseProxy(text string) (netip.Prefix, error) {

@@ -138,12 +138,6 @@ type jsonArray struct {
 	dec  *json.Decoder
 }
 
-func newJSONArray(l *lineReader) *jsonArray {
-	a := &jsonArray{lineReader: l, most: io.LimitedReader{R: l.buf, N: maxLine}}
-	a.dec = json.NewDecoder(&a.most)
-	return a
-}
-
 func (a *jsonArray) next() ([]byte, error) {
 	if a.dec.InputOffset() == 0 {
 		if _, err := a.dec.Token(); err != nil {

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -66,7 +67,9 @@ func openReader(in Input, o *Options, f *fields) (*reader, error) {
 		return nil, err
 	}
 	if r.format == "json" && bytes.HasPrefix(bytes.TrimSpace(l.head(detectBytes)), []byte("[")) {
-		r.lines = newJSONArray(l)
+		a := &jsonArray{lineReader: l, most: io.LimitedReader{R: l.buf, N: maxLine}}
+		a.dec = json.NewDecoder(&a.most)
+		r.lines = a
 	}
 	return r, nil
 }

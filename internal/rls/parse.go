@@ -377,22 +377,16 @@ func (b *limitBlock) complete() {
 // setRate sets what follows from the requests and the unit. The multiplier is 0 if none is given.
 func (r *rule) setRate(requests, multiplier uint32, unit pb.RateLimitResponse_RateLimit_Unit) {
 	r.limit.Rate, r.limit.Period = max(1, int64(requests)), unitLength(unit)*time.Duration(max(1, multiplier))
-	if r.none = requests == 0; r.none {
-		r.limit.Plans = planOfNone(r.limit.Mode)
+	switch r.none = requests == 0; {
+	case r.none && r.limit.Mode == dipwell.Shadow: // a blocked plan would still refuse, so the plan is a bucket without room
+		r.limit.Plans = dipwell.NewPlans(dipwell.Plan{Name: nonePlan, Burst: dipwell.NoBurst, MaxDebt: 1})
+	case r.none:
+		r.limit.Plans = dipwell.NewPlans(dipwell.Plan{Name: nonePlan, Mode: dipwell.Blocked})
 	}
 	r.answer = &pb.RateLimitResponse_RateLimit{Name: r.name, RequestsPerUnit: requests, Unit: unit}
 	if multiplier > 0 {
 		r.answer.UnitMultiplier = wrapperspb.UInt32(multiplier)
 	}
-}
-
-// planOfNone returns the plans of a limit whose requests_per_unit is 0. In shadow mode a
-// blocked plan would still refuse, so there the plan is a bucket without room.
-func planOfNone(mode store.Mode) store.Plans {
-	if mode == dipwell.Shadow {
-		return dipwell.NewPlans(dipwell.Plan{Name: nonePlan, Burst: dipwell.NoBurst, MaxDebt: 1})
-	}
-	return dipwell.NewPlans(dipwell.Plan{Name: nonePlan, Mode: dipwell.Blocked})
 }
 
 // failLimit reports a limit's error at the setting that the error names, if the block has it.

@@ -183,18 +183,13 @@ func (a *api) noRoute(w http.ResponseWriter, r *http.Request) {
 	a.rest.ServeHTTP(probe, r)
 	if allow := probe.h.Get("Allow"); allow != "" {
 		w.Header().Set("Allow", allow)
-		httplimit.Problem(w, http.StatusMethodNotAllowed, "", notAllowed(r.Method, allow))
+		if i := strings.LastIndex(allow, ", "); i >= 0 {
+			allow = allow[:i] + " or " + allow[i+2:]
+		}
+		httplimit.Problem(w, http.StatusMethodNotAllowed, "", r.Method+" is not allowed here; use "+allow)
 		return
 	}
 	httplimit.Problem(w, http.StatusNotFound, "", "there is nothing at this path")
-}
-
-// notAllowed returns the detail of an answer 405. allow is the value of Allow.
-func notAllowed(method, allow string) string {
-	if i := strings.LastIndex(allow, ", "); i >= 0 {
-		allow = allow[:i] + " or " + allow[i+2:]
-	}
-	return method + " is not allowed here; use " + allow
 }
 
 // discard is an http.ResponseWriter that keeps only the header.
