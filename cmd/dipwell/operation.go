@@ -24,7 +24,8 @@ func (s *settings) checkOperation() error {
 	if s.OTLPEndpoint == "" {
 		return nil
 	}
-	return tracing.CheckEndpoint(s.OTLPEndpoint)
+	_, err := tracing.Collector(s.OTLPEndpoint)
+	return err
 }
 
 // hasher returns the function that hashes keys for logs and traces: with the store's secret if

@@ -82,27 +82,17 @@ func (l *live) caller(authorization []string) *Caller {
 
 // A denial says why a call is not answered.
 type denial struct {
-	reason denialReason
+	reason string // one of denialReasons
 	field  string // field of the request that was denied
 	detail string
 }
 
-type denialReason int
-
-const (
-	noToken denialReason = iota
-	wrongToken
-	wrongRole
-	wrongLimit
-	wrongListener
-)
-
-var denialReasons = [...]string{"no_token", "unknown_token", "role", "limit", "listener"}
+var denialReasons = []string{"no_token", "unknown_token", "role", "limit", "listener"}
 
 func (d *denial) Error() string { return d.detail }
 
 // unknown reports whether the caller is unknown, so that another token would help.
-func (d *denial) unknown() bool { return d.reason <= wrongToken }
+func (d *denial) unknown() bool { return d.reason == "no_token" || d.reason == "unknown_token" }
 
 // admit returns the caller of a call that needs a role, or why the call is denied. The
 // caller is nil if anybody may make the call, and if the service has no callers. Only
@@ -114,22 +104,22 @@ func (a *api) admit(needs Role, authorization []string) (*Caller, *denial) {
 	case needs == Anybody, needs == Proxied && (a.site.Open || !l.named), !admin && !l.named:
 		return nil, nil
 	case needs == Proxied:
-		return nil, &denial{wrongListener, "", "this call has no place for a token: with callers, only the listeners that open_listeners names answer it"}
+		return nil, &denial{"listener", "", "this call has no place for a token: with callers, only the listeners that open_listeners names answer it"}
 	case admin && a.site.NoAdmin:
-		return nil, &denial{wrongListener, "", "admin calls are on another listener"}
+		return nil, &denial{"listener", "", "admin calls are on another listener"}
 	case len(l.byToken) == 0 && a.site.Loopback:
 		return nil, nil
 	case len(l.byToken) == 0:
-		return nil, &denial{wrongListener, "", "without an admin token, admin calls are answered on a loopback listener only"}
+		return nil, &denial{"listener", "", "without an admin token, admin calls are answered on a loopback listener only"}
 	}
 	c := l.caller(authorization)
 	switch {
 	case c == nil:
 		return nil, l.unknown(authorization)
 	case needs == 0:
-		return nil, &denial{wrongRole, "", fmt.Sprintf("caller %s has the role %s, and nobody may make this call", c.Name, c.Role)}
+		return nil, &denial{"role", "", fmt.Sprintf("caller %s has the role %s, and nobody may make this call", c.Name, c.Role)}
 	case !c.Role.may(needs):
-		return nil, &denial{wrongRole, "", fmt.Sprintf("caller %s has the role %s, and this call needs %s", c.Name, c.Role, needs)}
+		return nil, &denial{"role", "", fmt.Sprintf("caller %s has the role %s, and this call needs %s", c.Name, c.Role, needs)}
 	case !l.named:
 		return nil, nil // with a nil caller the audit records the address
 	}
@@ -138,12 +128,12 @@ func (a *api) admit(needs Role, authorization []string) (*Caller, *denial) {
 
 // unknown is the denial of a call without the token of a caller.
 func (l *live) unknown(authorization []string) *denial {
-	d := &denial{noToken, "Authorization", "admin calls need Authorization: Bearer and the admin token"}
+	d := &denial{"no_token", "Authorization", "admin calls need Authorization: Bearer and the admin token"}
 	if l.named {
 		d.detail = "calls need Authorization: Bearer and the token of a caller"
 	}
 	if len(authorization) > 0 {
-		d.reason = wrongToken
+		d.reason = "unknown_token"
 		d.detail += ", and what was sent is none"
 	}
 	return d
@@ -155,7 +145,7 @@ func (c *Caller) mayName(field, limit string) error {
 	case c == nil || c.Limits == nil || slices.Contains(c.Limits, limit):
 		return nil
 	}
-	return &denial{wrongLimit, field, fmt.Sprintf("caller %s may not name the limit %q", c.Name, clip(limit, maxField))}
+	return &denial{"limit", field, fmt.Sprintf("caller %s may not name the limit %q", c.Name, clip(limit, maxField))}
 }
 
 type callerKey struct{}

@@ -96,7 +96,7 @@ func newMetrics(storeName string, labels map[string]string, ofStore func() []sto
 		prometheus.WrapRegistererWith(labels, others).MustRegister(storeMetrics(ofStore))
 	}
 	m.unkeyed = newCounters("dipwell_keyless_requests_total", "Requests of forward-auth and of the proxy that were refused because they did not tell whose bucket they take from, by where that should stand.", "by", keySources[:])
-	m.denied = newCounters("dipwell_denied_total", "Calls answered 401 or 403 because of who made them or where, by reason.", "reason", denialReasons[:])
+	m.denied = newCounters("dipwell_denied_total", "Calls answered 401 or 403 because of who made them or where, by reason.", "reason", denialReasons)
 	m.took = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dipwell_decision_seconds", Help: "How long decisions took, by store and verb, without reading and writing the request.",
 		ConstLabels: prometheus.Labels{"store": m.store}, Buckets: prometheus.ExponentialBuckets(256e-9, 2, bucketCount-1)}, []string{"verb"})
 	m.takes = m.took.WithLabelValues(store.VerbTake.String())
@@ -205,7 +205,7 @@ func (m *metrics) keyless(limit string, address bool, err error) {
 
 // deny counts and logs a denied call, from an address if it is known.
 func (m *metrics) deny(d *denial, from string) {
-	m.denied.WithLabelValues(denialReasons[d.reason]).Inc()
+	m.denied.WithLabelValues(d.reason).Inc()
 	if m.denials != nil {
 		m.denials.note("from", from, d.detail)
 	}

@@ -55,7 +55,7 @@ func Wanted(endpoint string) bool {
 func Start(ctx context.Context, c Config) (*Tracer, error) {
 	var options []otlptracehttp.Option
 	if c.Endpoint != "" {
-		u, err := collector(c.Endpoint)
+		u, err := Collector(c.Endpoint)
 		if err != nil {
 			return nil, err
 		}
@@ -79,14 +79,8 @@ func Start(ctx context.Context, c Config) (*Tracer, error) {
 	return t, nil
 }
 
-// CheckEndpoint returns the error that Start would return for an invalid endpoint.
-func CheckEndpoint(endpoint string) error {
-	_, err := collector(endpoint)
-	return err
-}
-
-// collector returns the URL to which spans are posted, given the base URL of the standard.
-func collector(endpoint string) (string, error) {
+// Collector returns the URL to which spans are posted, given the base URL of the standard.
+func Collector(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		if at := strings.LastIndexByte(endpoint, '@'); at >= 0 { // a password may stand before the @
