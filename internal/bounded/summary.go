@@ -85,7 +85,11 @@ func (s *summary) add(hash uint64, limit, key string) *counter {
 		i = s.heap[0] // take over an unused counter, or the smallest
 		c := &s.counters[i]
 		if c.error = c.count; c.count > 0 {
-			s.unchain(i)
+			at := &s.chains[c.hash&uint64(len(s.chains)-1)]
+			for *at != i {
+				at = &s.counters[*at].next
+			}
+			*at = c.next
 		}
 		c.limit, c.hash, c.key, c.use = limit, hash, append(c.key[:0], key...), nil
 		chain := &s.chains[hash&uint64(len(s.chains)-1)]
@@ -95,14 +99,6 @@ func (s *summary) add(hash uint64, limit, key string) *counter {
 	c.count++
 	s.down(c.at)
 	return c
-}
-
-func (s *summary) unchain(i int32) {
-	at := &s.chains[s.counters[i].hash&uint64(len(s.chains)-1)]
-	for *at != i {
-		at = &s.counters[*at].next
-	}
-	*at = s.counters[i].next
 }
 
 func (s *summary) down(at int32) {

@@ -148,17 +148,13 @@ func (l *lineup) checkBy(d *store.Definition, chain []target, by string) *dipwel
 	if d.Paths {
 		has, parts := strings.Count(by, "+")+1, len(chain)-1+int(chain[len(chain)-1].def.KeyParts())
 		if has != parts {
-			return badOption("by", "limit %s has keys of %s, as in %s, and %s makes %d", d.Name, count(int64(parts), "part"), exampleBy(parts), by, has)
+			fields := append([]string{"tenant", "user", "path"}, slices.Repeat([]string{"x"}, 16)...)
+			return badOption("by", "limit %s has keys of %s, as in %s, and %s makes %d", d.Name, count(int64(parts), "part"), strings.Join(fields[:parts], "+"), by, has)
 		}
 		l.paths = true
 	}
 	l.keys = true
 	return nil
-}
-
-// exampleBy returns an example of Options.By for keys of n parts.
-func exampleBy(n int) string {
-	return strings.Join(append([]string{"tenant", "user", "path"}, slices.Repeat([]string{"x"}, 16)...)[:n], "+")
 }
 
 // compile fills plans, at the index + 1 of each plan's name.

@@ -164,17 +164,12 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, pagePath, http.StatusSeeOther)
 		return
 	}
-	if _, pattern := a.rest.Handler(r); pattern == "" || !cleanPath(r) {
+	p := r.URL.EscapedPath() // the mux would redirect from one that is not clean, with an answer in HTML
+	if _, pattern := a.rest.Handler(r); pattern == "" || strings.TrimSuffix(p, "/") != strings.TrimSuffix(path.Clean(p), "/") {
 		a.noRoute(w, r)
 		return
 	}
 	a.rest.ServeHTTP(w, r)
-}
-
-// cleanPath reports whether the mux would not redirect from the path, with an answer in HTML.
-func cleanPath(r *http.Request) bool {
-	p := r.URL.EscapedPath()
-	return strings.TrimSuffix(p, "/") == strings.TrimSuffix(path.Clean(p), "/")
 }
 
 // noRoute answers 404 or 405 as the mux would, but with a problem document.

@@ -75,11 +75,6 @@ func (g *grant) expired() {
 	g.ended, g.ends, g.expires = true, g.expires, 0
 }
 
-// revocable reports whether some of a grant's tokens may still be given back.
-func (g *grant) revocable() bool {
-	return g.tokens > 0 && (g.expires != 0 || g.due != 0 && g.due+2e6 > g.node.time())
-}
-
 type part struct {
 	*grant
 	limit, key string

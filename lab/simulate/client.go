@@ -154,22 +154,14 @@ func (c *client) breaks(why error) {
 	}
 }
 
-// checkOpen checks that the breaker fails calls only until the store answers.
-func (c *client) checkOpen() {
-	p := c.p
-	if c.opened == 0 || c.answered > c.opened {
-		p.w.fail("breaker", "process %d: the breaker fails a call; it opened at %d, and the store has answered at %d", p.id, c.opened, c.answered)
-	}
-}
-
 // opensAfter is how long a probe must be unanswered before the breaker opens, in µs, by a fast
 // clock.
 const opensAfter = 299_800
 
 func (c *client) apply(b *store.Batch) error {
 	err := c.store.Apply(c.p.w.task.ctx, b)
-	if errors.Is(err, away.ErrOpen) {
-		c.checkOpen()
+	if errors.Is(err, away.ErrOpen) && (c.opened == 0 || c.answered > c.opened) { // it fails calls only until the store answers
+		c.p.w.fail("breaker", "process %d: the breaker fails a call; it opened at %d, and the store has answered at %d", c.p.id, c.opened, c.answered)
 	}
 	if err == nil {
 		err = b.Groups[0].Err

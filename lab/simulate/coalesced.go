@@ -118,13 +118,6 @@ func (o *origin) takes(g *grant) {
 	o.check()
 }
 
-// hears records that the coalescer heard of a grant.
-func (o *origin) hears(g *grant) {
-	if o.told = append(o.told, g); o.ended {
-		o.settle()
-	}
-}
-
 func (o *origin) end(err error) {
 	o.ended, o.err = true, err
 	o.t.got = o.told

@@ -298,7 +298,8 @@ func (l *level) sum() int64 {
 			parts = l.rates.parts(e.grant.tokens)
 		}
 		sum = max(0, max(0, sum-e.drained)+parts)
-		if fixed == i && (e.grant == nil || !e.grant.revocable()) {
+		g := e.grant
+		if revocable := g != nil && g.tokens > 0 && (g.expires != 0 || g.due != 0 && g.due+2e6 > g.node.time()); fixed == i && !revocable {
 			fixed, l.before = i+1, sum
 		}
 	}

@@ -189,7 +189,9 @@ func (m *message) arrive(x fate, again bool) {
 					m.t.got = got
 					for _, g := range got {
 						if o := g.origin; o != nil {
-							o.hears(g)
+							if o.told = append(o.told, g); o.ended {
+								o.settle()
+							}
 						} else if g.fate = heard; m.t.ask {
 							g.fate = leased
 						}
