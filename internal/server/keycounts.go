@@ -129,7 +129,11 @@ func (k *keyCounts) keep(ctx context.Context, to store.Auditor, n int, hour time
 	after := k.minutes.server.tally()
 	r := after.since(k.before)
 	k.before = after
-	h := bounded.Hour{Hour: hour.UTC(), Busiest: k.all.Restart(n), Refused: k.refused.Restart(n), Counts: asJSON(r.ofHour())}
+	counts := hourCounts{}
+	for _, c := range r.Limits {
+		counts[c.Limit] = [2]uint64{c.Calls(), c.Refused}
+	}
+	h := bounded.Hour{Hour: hour.UTC(), Busiest: k.all.Restart(n), Refused: k.refused.Restart(n), Counts: asJSON(counts)}
 	if to == nil || h.Busiest.Events == 0 {
 		return
 	}

@@ -58,14 +58,6 @@ func (t *tally) since(old *tally) (r minuteReport) {
 // hourCounts are the calls of an hour and how many of them were refused, by limit.
 type hourCounts map[string][2]uint64
 
-func (r *minuteReport) ofHour() hourCounts {
-	sum := hourCounts{}
-	for _, c := range r.Limits {
-		sum[c.Limit] = [2]uint64{c.Calls(), c.Refused}
-	}
-	return sum
-}
-
 // A minuteLog keeps the last minutes: in the store for all processes, or in this process.
 type minuteLog struct {
 	server *Server

@@ -148,14 +148,6 @@ func (b *book) loosen(now int64, m *message) {
 // process gave something back: the age limit of a refusal, on a slow clock.
 const unseen = 1_000_501
 
-// isLoosened reports whether a refusal of the key may be wrong without process p having
-// heard why.
-func (b *book) isLoosened(p *process, now int64) bool {
-	return slices.ContainsFunc(b.loosened, func(l loosening) bool {
-		return now-l.at <= unseen && (l.m == nil || l.m.c.p != p || l.late || !l.m.done)
-	})
-}
-
 // A look is the state of a group's rows before the group was decided.
 type look struct {
 	k     at
@@ -580,8 +572,10 @@ const drifted = 1001
 // arrived, during which the process may have stood still.
 func (c *client) checkRefusal(op *store.Op, hold *store.HoldCall) {
 	n, p, w := c.node, c.p, c.node.w
-	if n.book(op.Def.Name, op.Key).isLoosened(p, w.now) {
-		return
+	if slices.ContainsFunc(n.book(op.Def.Name, op.Key).loosened, func(l loosening) bool {
+		return w.now-l.at <= unseen && (l.m == nil || l.m.c.p != p || l.late || !l.m.done)
+	}) {
+		return // the refusal may be wrong, and the process has not heard why
 	}
 	before := n.time() - drifted
 	is, err := n.would(op, op.Def, before, hold)
@@ -592,16 +586,6 @@ func (c *client) checkRefusal(op *store.Op, hold *store.HoldCall) {
 		w.fail("refusal", "process %d: %s %d of %s %q is refused by %s; the store would allow it", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, op.Source)
 	case !is.Never && (op.Never || op.Retry > is.Retry+patience+p.stood):
 		w.fail("refusal", "process %d: %s %d of %s %q is refused by %s for %d µs; the store would refuse it for %d", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, op.Source, op.Retry, is.Retry)
-	}
-}
-
-// checkAnswer checks that a call's refusal by the store was decided after the call began.
-// The refusal may have been for another call of the same process.
-func (c *client) checkAnswer(g *store.Group, began int64) {
-	if op := &g.Ops[0]; len(g.Ops) == 1 && !g.Allowed && op.Source == store.SourceStore {
-		if at := c.node.book(op.Def.Name, op.Key).refused[c.p.id]; at < began {
-			c.node.w.fail("answer", "process %d: %s %d of %s %q is refused; the store refused a call of the process %d µs before this one came", c.p.id, op.Verb, op.Cost, op.Def.Name, op.Key, began-at)
-		}
 	}
 }
 

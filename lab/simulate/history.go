@@ -271,7 +271,8 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 		s.plan = []string{"", "", "pro", "staff", "banned"}[which%5]
 	}
 	if h.varied && which%4 < 2 && (s.kind == define || s.kind == override) {
-		h.vary(&s)
+		s.limit, s.plan, s.rate = "hot", "", 100+s.rate*15
+		s.cost += h.leastBurst(s.rate) // a burst that the lease allows
 	}
 	if s.kind == pause || h.guarded && (s.kind == cut || s.kind == stall) { // a breaker opens after some hundred ms
 		s.span *= 8
@@ -286,14 +287,6 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 		s.span = 600e6 * int64(which-50) / 50
 	}
 	return s
-}
-
-// vary makes a definition or an override apply to the limit "hot", with a burst that
-// its lease allows.
-func (h *history) vary(s *step) {
-	s.limit, s.plan = "hot", ""
-	s.rate = 100 + s.rate*15
-	s.cost += h.leastBurst(s.rate)
 }
 
 // leastBurst returns a burst that the lease of the limit "hot" allows at the given rate.

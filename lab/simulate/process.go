@@ -143,11 +143,17 @@ func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 	}
 }
 
+// ask makes a call, and checks that a refusal by the store was decided after the call began. The
+// refusal may have been for another call of the same process.
 func (c *client) ask(s *step, b *store.Batch) error {
 	began := c.p.w.now
 	err := c.apply(b)
-	if c.tell(s, &b.Groups[0], err); err == nil {
-		c.checkAnswer(&b.Groups[0], began)
+	g := &b.Groups[0]
+	c.tell(s, g, err)
+	if op := &g.Ops[0]; err == nil && len(g.Ops) == 1 && !g.Allowed && op.Source == store.SourceStore {
+		if at := c.node.book(op.Def.Name, op.Key).refused[c.p.id]; at < began {
+			c.node.w.fail("answer", "process %d: %s %d of %s %q is refused; the store refused a call of the process %d µs before this one came", c.p.id, op.Verb, op.Cost, op.Def.Name, op.Key, began-at)
+		}
 	}
 	return err
 }
