@@ -49,6 +49,9 @@ const (
 	mixedName     = "Take of 1 to 5 tokens"
 	tenantsName   = "TakeAll of a user and one of ten tenants"
 	rareName      = "Take, 5 % on one hot key"
+	holdName      = "Hold and settle"
+	slotName      = "Hold and settle of a concurrency limit"
+	alone         = ", alone" // follows the name of a verb that is not coalesced
 	rareMixedName = "Take, 5 % of 1 to 5 tokens on one hot key"
 )
 
@@ -101,6 +104,7 @@ func scenarios() (all []scenario) {
 		scenario{title: "90 % refusals, 256 goroutines", clients: 256, draw: load.Refused(0.9, numKeys), refuse: true, names: everyContender},
 		scenario{title: "Zipf(1.1) over 1,000,000 keys, 256 goroutines", clients: 256, draw: load.Zipf(1.1, 1_000_000), names: everyContender},
 		scenario{title: "Each verb coalesced, 10,000 keys, 256 goroutines", clients: 256, keys: numKeys, names: append(names, tenantsName), targets: targets},
+		scenario{title: "Holds alone, 10,000 keys, 64 goroutines", clients: 64, keys: numKeys, names: []string{takeName + alone, holdName + alone, slotName + alone}},
 		scenario{title: "Mixed costs of one hot key, coalesced, 256 goroutines", clients: 256, keys: 1, names: []string{takeName, mixedName}, targets: []target{{mixedName, takeName, 0.4}}},
 		scenario{title: "Mixed costs beside others, coalesced, 10,000 keys, 256 goroutines", clients: 256, keys: numKeys, names: []string{rareName, rareMixedName}, targets: []target{{rareMixedName, rareName, 0.85}}},
 	)
@@ -160,7 +164,7 @@ func run(ctx context.Context, rounds int, length time.Duration, only, out string
 		defer f.Close()
 		w = io.MultiWriter(os.Stdout, f)
 	}
-	report.Header(w, "Redis: decisions a second, beside redis_rate", "make bench-redis")
+	report.Header(w, "Redis: decisions a second, beside redis_rate", "go run ./redis "+strings.Join(os.Args[1:], " "))
 	fmt.Fprintf(w, "%s, redis_rate %s, both over go-redis %s with its default pool; PostgreSQL %s with unlogged tables. "+
 		"Clients and servers share the cores. %d rounds of %v for each contender; each call is admitted unless it says otherwise. Processor time is a decision's. "+
 		"Coalesced is over four lanes; `dipwell serve` has two to four, as many as there are processors.\n\n**%d of %d targets reached.**\n\n",

@@ -142,9 +142,9 @@ var verbs = []verb{
 	{name: "Take under a plan", call: planned, target: 1.11},
 	{name: "Take under an override", call: overridesOf(), target: 1.11},
 	{name: "Take of three levels", call: levels, target: 2.6, least: 0.25},
-	{name: "Hold and settle", call: holdAndSettle("held", ""), target: 2.2, alone: true},
+	{name: holdName, call: holdAndSettle("held", ""), target: 2.2, alone: true},
 	{name: "Hold and settle beside 1,000 holds", call: holdAndSettle("held", crowdKey), target: 2.2, alone: true},
-	{name: "Hold and settle of a concurrency limit", call: holdAndSettle("jobs", ""), target: 2.2, alone: true},
+	{name: slotName, call: holdAndSettle("jobs", ""), target: 2.2, alone: true},
 }
 
 // mixedCosts takes from 1 to 5 tokens from a key.
@@ -182,10 +182,11 @@ func over(l *dipwell.Limiter, c caller) contender {
 	return func(ctx context.Context, key string) (bool, error) { return c(ctx, l, key) }
 }
 
-// addCalls adds a coalesced contender for each verb, and those of mixed calls.
+// addCalls adds contenders for each verb, coalesced and alone, and those of mixed calls.
 func (b *bench) addCalls() {
 	for _, v := range verbs {
 		b.contenders[v.name] = over(b.coalesced, v.call)
+		b.contenders[v.name+alone] = over(b.single, v.call)
 	}
 	b.contenders[mixedName] = over(b.coalesced, mixedCosts())
 	b.contenders[tenantsName] = over(b.coalesced, tenants(10))
