@@ -16,14 +16,14 @@ const heldColumns = `h.allowed, h.never, h.shadow, h.granted, coalesce(h.remaini
 // them, and return no row for all others. A list is passed through a subquery: if the
 // planner could see its length, it would plan each execution again.
 const (
-	holdOneSQL = `select ` + heldColumns + `, x.i from (
-    select q.i, dipwell_internal.hold_one(q.limit_name, q.key, q.cost, q.ttl, q.hold, $6::bigint) as h
-    from unnest((select $1::text[]), (select $2::text[]), (select $3::bigint[]), (select $4::bigint[]), (select $5::text[])) with ordinality q (limit_name, key, cost, ttl, hold, i) offset 0) x
-cross join lateral (select (x.h).*) h where h.allowed`
-	settleOneSQL = `select ` + heldColumns + `, x.i from (
-    select q.i, dipwell_internal.settle_one(q.hold, q.cost, $3::bigint) as h
-    from unnest((select $1::text[]), (select $2::bigint[])) with ordinality q (hold, cost, i) offset 0) x
-cross join lateral (select (x.h).*) h where h.allowed`
+	plainColumns = `select true, false, false, h.cost, h.remaining, 0::bigint, h.reset, h.used, h.ts, h.version, false,
+    h.limit_id, h.key, 1, h.cost, h.expires, false, '', null::text, null::jsonb, x.i from (select q.i, dipwell_internal.`
+	plainRows  = ` offset 0) x cross join lateral (select (x.h).*) h where h.cost is not null`
+	holdOneSQL = plainColumns + `hold_one(q.limit_name, q.key, q.cost, q.ttl, q.hold, $6::bigint) as h
+    from unnest((select $1::text[]), (select $2::text[]), (select $3::bigint[]), (select $4::bigint[]), (select $5::text[])) with ordinality q (limit_name, key, cost, ttl, hold, i)` + plainRows
+	settleOneSQL = plainColumns + `settle_one(q.hold, q.cost, $3::bigint) as h
+    from unnest((select $1::text[]), (select $2::bigint[])) with ordinality q (hold, cost, i)` + plainRows
+
 	makeHoldSQL   = `select ` + heldColumns + `, 1 from dipwell_internal.hold_group($1::int[], $2::text[], $3::bigint[], $4::int[], $5::text, $6::bigint, $7::bigint, $8::text[], $9::bigint[]) h`
 	settleHoldSQL = `select ` + heldColumns + `, 1 from dipwell_internal.settle_group($1::text, $2::bigint[], $3::bigint) h`
 	extendHoldSQL = `select ` + heldColumns + `, 1 from dipwell_internal.extend_group($1::text, $2::bigint, $3::bigint) h`

@@ -42,16 +42,30 @@ $$ select case when x > interval '100000 years' then 9223372036854775807 when x 
 create function dipwell_internal.new_hold_id() returns text language sql volatile as
 $$ select (lpad(to_hex(dipwell_internal.now_us() / 1000), 12, '0') || '-7' || right(gen_random_uuid()::text, 21))::uuid::text $$;
 
+-- The answer of hold_one and settle_one. It has few columns, because each is set up again in
+-- each call.
+create type dipwell_internal.plain_held as (
+    cost      bigint,
+    remaining bigint,
+    reset     bigint,
+    used      bigint,
+    ts        bigint,
+    version   int,
+    limit_id  int,
+    key       text,
+    expires   bigint
+);
+
 -- Makes a hold of one key, if nothing but numbers decides and the row has no reservations.
 -- Otherwise null. The function has few expressions, as take has. records_of is a
 -- number, because the planner could drop a condition for concurrency limits, and would then
 -- plan each of their calls anew.
-create function dipwell_internal.hold_one(limit_name text, key text, cost bigint, ttl bigint, hold text, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
+create function dipwell_internal.hold_one(limit_name text, key text, cost bigint, ttl bigint, hold text, at bigint default null) returns dipwell_internal.plain_held language plpgsql volatile as $$
 declare
     n bigint := coalesce(at, dipwell_internal.now_us());
     r record;
     x record;
-    h dipwell_internal.held;
+    h dipwell_internal.plain_held;
 begin
     select l.id, l.name, l.version, l.unit, l.every, l.add, l.cap, l.ticks, l.grid, l.spread, coalesce(hold_one.key, '') as key, hold_one.cost * l.unit as units, l.plain or l.spread as plain, case when l.plain or l.spread then l.id else 0 end as records_of,
             dipwell_internal.hold_due(hold_one.ttl, hold_one.ttl, l.on_expire is not distinct from 'keep') as lasts into r
@@ -89,9 +103,9 @@ begin
     insert into dipwell.hold_parts as p (expires, due, till, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key)
         values (x.at + hold_one.ttl, x.at + r.lasts, x.at + r.lasts, hold_one.ttl, r.units, r.unit, hold_one.cost, coalesce(x.number, 0), coalesce(x.mark, 0), r.id, 1, 1, 1, true, false, r.lasts > hold_one.ttl, false, false, hold_one.hold, r.key)
         on conflict do nothing
-        returning true, false, false, p.tokens, greatest(r.cap - x.used, 0) / r.unit, 0::bigint,
+        returning p.tokens, greatest(r.cap - x.used, 0) / r.unit,
             case when r.plain then greatest(dipwell_internal.plain_reset(x.used, x.ts, x.at, r.every, r.add, r.grid), 0) when x.used = p.units then p.ttl else greatest(r.lasts, dipwell_internal.hold_reset(r.id, r.key, x.at)) end,
-            x.used, x.ts, r.version, false, p.limit_id, p.key, p.takes, p.tokens, p.expires, false, null::text, null::text, null::jsonb into h;
+            x.used, x.ts, r.version, p.limit_id, p.key, p.expires into h;
     if not found then -- the id is in use: what was charged is given back while the row is still locked
         update dipwell.buckets b set used = b.used - r.units, due = case when b.lows[3] > 1 or b.lows is null then b.due end,
                 (lows, low) = (select y.list[3:], y.list[2] from dipwell_internal.lows_settle(b.lows, b.low, b.lows[2] - 1, r.units) y (list) where b.lows[3] > 1)
@@ -106,11 +120,11 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     us   bigint := dipwell_internal.micros(ttl);
     name text := coalesce(id, dipwell_internal.new_hold_id());
-    h    dipwell_internal.held;
+    h    dipwell_internal.plain_held;
 begin
     if (id is null or octet_length(id) between 1 and 64 and id !~ '[^!-~]') and plan is null and coalesce(floor, 0) = 0 and key is distinct from '' then
         h := dipwell_internal.hold_one(limit_name, key, cost, us, name);
-        if h.allowed then
+        if h.cost is not null then
             return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), cost, interval '0', false, null::uuid, name, dipwell_internal.time_of(h.expires), false)::dipwell.held;
         end if;
     end if;
@@ -215,12 +229,12 @@ end $$;
 -- For other holds the result is null. "coalesce(p.live, false)" keeps the planner from
 -- using the index of live holds. In a plan made while the table is small, a scan of that
 -- whole index looks as cheap as a lookup by id.
-create function dipwell_internal.settle_one(hold text, cost bigint, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
+create function dipwell_internal.settle_one(hold text, cost bigint, at bigint default null) returns dipwell_internal.plain_held language plpgsql volatile as $$
 declare
     r record; -- the record of the hold, and its limit
     b record; -- the row
     n bigint;
-    h dipwell_internal.held;
+    h dipwell_internal.plain_held;
 begin
     select p.limit_id, p.key, p.number, p.mark, p.expires, p.units, coalesce(settle_one.cost, p.tokens) as cost, l.* into r
         from dipwell.hold_parts p
@@ -248,23 +262,25 @@ begin
                 from (select case r.number when 0 then y.used else dipwell_internal.plain_used(y.used, y.ts, n, r.every, r.add, r.grid, r.ticks) end as used,
                     r.units - case r.number when 0 then 0 else r.cost * r.unit end as back offset 0) a offset 0) s)
         where y.limit_id = r.limit_id and y.key = r.key
-        returning true, false, false, r.cost, greatest(r.cap - y.used, 0) / r.unit, 0::bigint,
+        returning r.cost, greatest(r.cap - y.used, 0) / r.unit,
             case when y.used = 0 then 0 when r.number = 0 then coalesce(dipwell_internal.hold_reset(r.limit_id, r.key, n), 0)
                 else dipwell_internal.plain_reset(y.used, y.ts, n, r.every, r.add, r.grid) end,
-            y.used, y.ts, r.version, false, r.limit_id, r.key, 1, r.cost, r.expires, false, null::text, null::text, null::jsonb into h;
+            y.used, y.ts, r.version, r.limit_id, r.key, r.expires into h;
     return h;
 end $$;
 
 create function dipwell.settle(hold text, cost bigint default null) returns dipwell.settled
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
-    h dipwell_internal.held := dipwell_internal.settle_one(hold, cost);
+    p dipwell_internal.plain_held := dipwell_internal.settle_one(hold, cost);
+    h dipwell_internal.held;
 begin
-    if h.allowed is null then
+    if p.cost is null then
         perform dipwell_internal.check_hold_id(hold, 'hold'), dipwell_internal.check_cost(coalesce(cost, 0), 'cost');
         select * into h from dipwell_internal.settle_group(hold, case when cost is not null then array[cost] end, null, 'cost') g order by g.remaining limit 1;
+        return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), h.granted, interval '0', false, null::uuid, h.repeated)::dipwell.settled;
     end if;
-    return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), h.granted, interval '0', false, null::uuid, h.repeated)::dipwell.settled;
+    return (true, p.remaining, null::interval, dipwell_internal.length(p.reset), p.cost, interval '0', false, null::uuid, false)::dipwell.settled;
 end $$;
 comment on function dipwell.settle is
     'Ends a hold with the actual cost (null: what was held). Gives back what was not used, or charges the difference. The same call again returns the same result and changes nothing.';
