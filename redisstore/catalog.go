@@ -226,7 +226,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 	for _, d := range read.Defs {
 		d = l.reg.Lookup(d.Name) // Install may have made another definition of it
 		e := l.entry(d.Name)
-		if e == nil || e.def != d || e.parts != l.parts(d) {
+		if e == nil || e.def != d || e.parts != l.s.names.partsIn(&l.reg, d) {
 			e = l.newEntry(d)
 		}
 		entries[d.Name] = e
@@ -236,7 +236,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 }
 
 func (l *limits) newEntry(d *store.Definition) *entry {
-	e := &entry{def: d, version: strconv.FormatUint(uint64(d.Number), 10), parts: l.parts(d), names: &l.s.names, begin: l.s.names.start(l.s.names.base, d.Name), until: "",
+	e := &entry{def: d, version: strconv.FormatUint(uint64(d.Number), 10), parts: l.s.names.partsIn(&l.reg, d), names: &l.s.names, begin: l.s.names.start(l.s.names.base, d.Name), until: "",
 		even: d.Even() && d.Mode <= store.Shadow}
 	for _, p := range d.Plans.All() {
 		if plan := d.WithPlan(p.Name); plan != nil {
@@ -249,18 +249,10 @@ func (l *limits) newEntry(d *store.Definition) *entry {
 	return e
 }
 
-// parts returns, for a cluster, how many parts of a limit's keys belong to the topmost
-// limit above it. parts returns wholeKey if the limit has no parent.
-func (l *limits) parts(d *store.Definition) int {
-	if !l.s.names.cluster {
-		return wholeKey
-	}
-	return partsIn(&l.reg, d)
-}
-
-// partsIn is parts in a cluster, by the limits of a registry.
-func partsIn(reg *store.Registry, d *store.Definition) int {
-	if d.Parent == "" {
+// partsIn returns, for a cluster, how many parts of a limit's keys belong to the topmost limit
+// above it, by the limits of a registry. partsIn returns wholeKey if the limit has no parent.
+func (n *names) partsIn(reg *store.Registry, d *store.Definition) int {
+	if !n.cluster || d.Parent == "" {
 		return wholeKey
 	}
 	top := d
@@ -281,7 +273,7 @@ func (l *limits) checkMove(ctx context.Context, d *store.Definition) error {
 	reg.Install(defs)
 	for _, x := range reg.All() {
 		e := l.entry(x.Name)
-		if e == nil || e.parts == partsIn(reg, x) {
+		if e == nil || e.parts == l.s.names.partsIn(reg, x) {
 			continue
 		}
 		list, err := overrides{l.s}.Overrides(ctx, e.def, "", "", 1)
@@ -332,7 +324,7 @@ func (l *limits) change(ctx context.Context, name string, next func(old *store.D
 		if err != nil || d == old {
 			return 0, err
 		}
-		to := encodeDropped(last)
+		to := (&catalog.StoredLimit{Dropped: last}).String()
 		if d != nil {
 			to = encodeDefinition(d)
 		}

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -58,12 +59,7 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 				calls = append(calls, s.call(ctx, s.scripts.lengthen, false, []any{nil, nil, 1, name, full}))
 			}
 		}
-		for _, err := range s.runMany(ctx, calls) {
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+		return cmp.Or(s.runMany(ctx, calls)...)
 	})
 }
 

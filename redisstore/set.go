@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -32,13 +33,9 @@ type setCall struct {
 // A run is a request of several equal takes, of which as many as fit are granted, up to count.
 type run struct{ row, units, room, count int64 }
 
-type rowName struct {
-	e   *entry
-	key string
-}
-
 type setRow struct {
-	rowName
+	e      *entry
+	key    string
 	name   string
 	limit  int   // index of the row's limit in limits, from 1
 	origin int64 // origin of its windows, if these are spread
@@ -71,9 +68,8 @@ func (q *setCall) sameEntries(known []*entry) bool {
 
 // rowIndex returns the index of a row, which is added if missing.
 func (q *setCall) rowIndex(e *entry, op *store.Op) int {
-	name := rowName{e, op.Key}
 	for i := range q.rows {
-		if q.rows[i].rowName == name {
+		if r := &q.rows[i]; r.e == e && r.key == op.Key {
 			return i
 		}
 	}
@@ -90,7 +86,7 @@ func (q *setCall) addRow(e *entry, op *store.Op, name string) int {
 		q.limits = append(q.limits, e)
 		limit = len(q.limits)
 	}
-	r := setRow{rowName: rowName{e, op.Key}, name: name, limit: limit}
+	r := setRow{e: e, key: op.Key, name: name, limit: limit}
 	if e.def.Rule.Spread {
 		var scratch store.Rule
 		r.origin, r.phase = op.RuleFor(&scratch).Origin, op.Phase
@@ -246,10 +242,7 @@ func (q *setCall) call(ctx context.Context) call {
 			head.add(limit)
 		}
 	}
-	writes := false
-	for _, g := range q.groups {
-		writes = writes || g.Ops[0].Verb != store.VerbCheck
-	}
+	writes := slices.ContainsFunc(q.groups, func(g *store.Group) bool { return g.Ops[0].Verb != store.VerbCheck })
 	c := q.s.call(ctx, q.s.scripts.set, writes, append(args, []byte(append(head, q.requests...))))
 	c.divisible = len(q.rows) > 1
 	return c

@@ -261,7 +261,6 @@ func (t *table) SetPending(id store.Reservation, h store.Pending) error {
 func (t *table) keys() []any {
 	n := &t.s.names
 	args := make([]any, 3, 9+5*len(t.rows)+len(t.holds))
-	var kinds strings.Builder
 	for _, r := range t.rows {
 		args = append(args, n.of(n.locks, r.limit, r.key))
 	}
@@ -277,13 +276,13 @@ func (t *table) keys() []any {
 		}
 		args = append(args, n.hold(t.tag, h.id))
 	}
-	kinds.WriteString(strings.Repeat("s", len(t.rows)) + strings.Repeat("shf", len(t.rows)) + strings.Repeat("s", len(t.holds)))
+	kinds := strings.Repeat("s", len(t.rows)) + strings.Repeat("shf", len(t.rows)) + strings.Repeat("s", len(t.holds))
 	if t.id != (store.Reservation{}) && !n.cluster {
 		args = append(args, n.reservation(t.id))
-		kinds.WriteByte('s')
+		kinds += "s"
 	}
 	args[2] = len(args) - 3
-	return append(args, len(t.rows), kinds.String(), t.token)
+	return append(args, len(t.rows), kinds, t.token)
 }
 
 // rowKey and those below return the number, from 1, of a key in the commands of write.lua.
