@@ -304,7 +304,7 @@ func (s *sql) decide(ctx context.Context, e *event) (reply, dipwell.Reservation)
 		op as (select row_number() over (order by min(i)) o, id, k, sum(c)::bigint c from entry group by id, k),
 		a as (select * from dipwell_internal.decide((select array_agg(id order by o) from op), (select array_agg(k order by o) from op),
 			(select array_agg($4::int order by o) from op), (select array_agg(c order by o) from op), (select array_agg($5::bigint order by o) from op), $6)
-			with ordinality d (allowed, never, shadow, granted, remaining, retry, reset, delay, n, row_used, row_ts, row_version, bound, row_plan, row_override, row_unit, row_free, row_max_charge, o))
+			with ordinality d (allowed, never, shadow, granted, remaining, retry, reset, delay, n, row_used, row_ts, row_version, bound, row_plan, row_override, row_unit, row_free, row_max_charge, row_debt, o))
 		select allowed, never, shadow, case when granted > 0 and $7 then entry.c else granted end, remaining, retry, reset, delay
 		from entry join op using (id, k) join a using (o) order by i`,
 		limits, keys, costs, int(e.verb), within, [16]byte(id), e.several)
