@@ -66,7 +66,7 @@ for i = 1, n do
     end
   end
   local text = leftText .. format(' %d ', t) .. version .. ' ' .. due .. ' ' .. till .. tail
-  local lives = math.max(full, last + refill) -- at least as long as the row, whatever is taken until due
+  local lives = math.max(full, last + refill, now + 2000000) -- at least as long as the row, whatever is taken until due
   if records > 0 then
     lives = longer(KEYS[n + i], lives)
   end

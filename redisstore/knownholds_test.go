@@ -146,3 +146,23 @@ func TestKnownHoldSettleLost(t *testing.T) {
 		}
 	}
 }
+
+// TestRecordsOutliveRow makes a hold of a full bucket beside another hold, whose record is soon
+// gone. The new record lives as long as the row, which a change to a slower limit may need.
+func TestRecordsOutliveRow(t *testing.T) {
+	t.Parallel()
+	db, now := client(t), int64(1e15)
+	config := redisstore.Config{Prefix: fmt.Sprint("outlive", prefixes.Add(1)), Poll: -1, Clock: func() int64 { return now }}
+	fast := store.Limit{Name: "b", Rate: 1000, Period: time.Second, Burst: 10}
+	l := limiter(t, newStore(t, db, config), fast)
+	for _, ttl := range []time.Duration{3 * time.Second, time.Millisecond} {
+		if d, err := l.Hold(t.Context(), ttl, "", dipwell.Take{Limit: "b", Key: "k", Cost: 10}); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		now += 2900 * time.Millisecond.Microseconds()
+	}
+	records := db.PTTL(t.Context(), config.Prefix+".records:b:{k}").Val() // first, so that a pause in between does no harm
+	if row := db.PTTL(t.Context(), config.Prefix+":b:{k}").Val(); row <= 0 || records < row {
+		t.Errorf("the row lives for %v, its records for %v less", row, row-records)
+	}
+}
