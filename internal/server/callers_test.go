@@ -2,8 +2,10 @@ package server_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -21,6 +23,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/server"
 	dipwellv1 "github.com/dipwell/dipwell/proto/dipwell/v1"
+	"github.com/dipwell/dipwell/store"
 )
 
 func caller(name string, role server.Role, limits ...string) server.Caller {
@@ -257,6 +260,40 @@ func TestCallersLimits(t *testing.T) {
 	}
 	w.want(w.do("GET", "/v1/limits?n=1", "", as("mine")), 200, `"next":"jobs"`)
 	w.want(w.do("GET", "/v1/limits/listed", "", as("all")), 200)
+}
+
+// pagedAudit is a store that counts how often its audit is read.
+type pagedAudit struct {
+	store.Store
+	store.Auditor
+	reads *int
+}
+
+func (s pagedAudit) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(s.Store)
+	s.Auditor = ab.Audit
+	ab.Audit = s
+	return ab
+}
+
+func (s pagedAudit) Audit(ctx context.Context, before string, n int) ([]store.AuditEntry, error) {
+	*s.reads++
+	return s.Auditor.Audit(ctx, before, n)
+}
+
+// A caller with limits who asks for few changes has the store read many at once, because most
+// may be of other limits.
+func TestCallersAuditReads(t *testing.T) {
+	reads := 0
+	st := pagedAudit{Store: newFixture(t, server.Config{}, local).limiter.Store(), reads: &reads}
+	w := (&fixture{t: t}).over(st, server.Config{Callers: []server.Caller{caller("mine", server.Admin, "login"), caller("all", server.Admin)}}, local, "login=1/1h", "other=1/1h")
+	for rate := range 100 {
+		w.want(w.do("PUT", "/v1/limits/other/overrides", fmt.Sprintf(`{"key":"k","rate":%d}`, rate+1), as("all")), 200)
+	}
+	reads = 0
+	if w.want(w.do("GET", "/v1/audit?n=1", "", as("mine")), 200); reads > 2 {
+		t.Errorf("%d reads of the store", reads)
+	}
 }
 
 func TestGRPCCallersLimits(t *testing.T) {
