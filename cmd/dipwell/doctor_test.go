@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -248,6 +250,21 @@ func TestDoctorConfigAndServer(t *testing.T) {
 	}
 	if code, out, _ := program(t, "doctor", "--store", "memory:"); code != 0 || !strings.Contains(out, "1 fine, 0 warnings, 0 problems") {
 		t.Errorf("%d %s", code, out)
+	}
+}
+
+// TestDoctorRefused checks a service whose proxy refuses what the doctor asks.
+func TestDoctorRefused(t *testing.T) {
+	for path, check := range map[string]string{"/healthz": "service", "/readyz": "store"} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == path {
+				w.WriteHeader(http.StatusTooManyRequests)
+			}
+		}))
+		if code, found := doctor(t, "--server", s.URL); code != 1 || !strings.Contains(found[check], "problem: ") {
+			t.Errorf("%s: %d %v", path, code, found)
+		}
+		s.Close()
 	}
 }
 

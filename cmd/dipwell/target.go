@@ -183,8 +183,8 @@ func (t *target) http(e *env, method, path string, body []byte) (_ []byte, err e
 		return nil, err
 	}
 	defer res.Body.Close()
-	most := int64(maxShortAnswer)
-	if method == http.MethodGet && res.StatusCode == http.StatusOK && strings.HasPrefix(path, "/v1/") {
+	most, decides := int64(maxShortAnswer), strings.HasPrefix(path, "/v1/")
+	if method == http.MethodGet && res.StatusCode == http.StatusOK && decides {
 		most = maxAnswer
 	}
 	b, err := io.ReadAll(io.LimitReader(res.Body, most+1))
@@ -193,6 +193,9 @@ func (t *target) http(e *env, method, path string, body []byte) (_ []byte, err e
 	}
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
+	}
+	if res.StatusCode == http.StatusTooManyRequests && !decides { // it refuses to say whether it is well
+		return nil, errors.New("server: " + res.Status)
 	}
 	return b, answered(res.StatusCode, res.Status, b)
 }
