@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from contextlib import suppress
 from datetime import datetime
 
 from . import _http, _sql
@@ -223,5 +224,6 @@ class AsyncDipwell(Calls):
                 t.cancel()
             for t in done:
                 if t.exception() is None and getattr(t.result(), "reservation", None):
-                    await self.cancel(t.result().reservation)
+                    with suppress(DipwellError):  # it has just fallen due
+                        await self.cancel(t.result().reservation)
             raise

@@ -12,7 +12,7 @@ from calls import Calls
 from servers import Blocking, new_database, with_schema
 
 from dipwell import AsyncDipwell, Dipwell, DipwellError
-from dipwell._sql import INSTALL, SETTINGS
+from dipwell._sql import INSTALL, SETTINGS, SQL
 
 ADDRESS = with_schema()
 DRIVERS = (psycopg, psycopg2)
@@ -234,6 +234,25 @@ class Asynchronous(unittest.IsolatedAsyncioTestCase):
                 await waiting
             r = await d.reserve("locked", "k")
             self.assertTrue(timedelta(minutes=5) < r.delay <= timedelta(minutes=6), r)
+
+    async def test_a_cancelled_wait_whose_reservation_falls_due(self):
+        asked = asyncio.Event()
+
+        class Link(SQL):
+            async def send(self, statement, params):
+                if "reserve" not in statement:
+                    raise DipwellError("reservation", "is unknown, spent, due or reset")
+                asked.set()
+                await asyncio.sleep(0.01)
+                return [(True, 0, None, timedelta(), 1, timedelta(microseconds=1), False, "0198c2f3-0000-7000-8000-000000000000")]
+
+        d = AsyncDipwell.__new__(AsyncDipwell)
+        d._link = Link.__new__(Link)
+        waiting = asyncio.ensure_future(d.wait("due", "k"))
+        await asked.wait()
+        waiting.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await waiting
 
 
 class Install(unittest.TestCase):
