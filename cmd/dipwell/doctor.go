@@ -87,6 +87,9 @@ func (c *DoctorCmd) Run(e *env) error {
 		x.store(ctx, store)
 	}
 	if c.Server != "" || c.Config == "" && c.Store == "" {
+		if _, err := c.client(); err != nil {
+			return err
+		}
 		x.server(&env{ctx: ctx}, &target{remote: remote{Server: c.Server, clientTLS: c.clientTLS}, Timeout: c.Timeout})
 	}
 	if e.ctx.Err() != nil {

@@ -243,7 +243,7 @@ func TestDoctorConfigAndServer(t *testing.T) {
 	if code, _ = doctor(t, "--server", "http://127.0.0.1:1"); code != 1 {
 		t.Errorf("no service: %d", code)
 	}
-	for _, args := range [][]string{{"--store", "pigeon:x"}, {"--frobnicate"}} {
+	for _, args := range [][]string{{"--store", "pigeon:x"}, {"--frobnicate"}, {"--server", "https://127.0.0.1:1", "--cacert", file}} {
 		if code, _, stderr := program(t, append([]string{"doctor"}, args...)...); code != 2 || stderr == "" {
 			t.Errorf("%v: %d %s", args, code, stderr)
 		}
