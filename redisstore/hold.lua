@@ -5,8 +5,8 @@
 -- key of the hold. ARGV[1], packed: the ttl of the hold in µs, for how long it is kept after that,
 -- its field in the hashes, its JSON after the expiry, the mark of new lows; for each row version,
 -- its record after number and mark up to ends, add (0: a concurrency limit), units, how many units
--- may be used before, how long a full bucket needs to fill again, and 1 if nothing is given back
--- when the hold expires.
+-- may be used before, for how long the records live after the last hold (see refill in table.go),
+-- and 1 if nothing is given back when the hold expires.
 -- Returns one string of lines: when the hold expires; for each row its new value. An empty
 -- string: Go must decide, and nothing was done.
 local n = (#KEYS - 1) / 3
@@ -66,7 +66,7 @@ for i = 1, n do
     end
   end
   local text = leftText .. format(' %d ', t) .. version .. ' ' .. due .. ' ' .. till .. tail
-  local lives = math.max(full, last + refill, now + 2000000) -- at least as long as the row, whatever is taken until due
+  local lives = math.max(full, last + refill) -- at least as long as the row, whatever is taken until due
   if records > 0 then
     lives = longer(KEYS[n + i], lives)
   end

@@ -147,22 +147,33 @@ func TestKnownHoldSettleLost(t *testing.T) {
 	}
 }
 
-// TestRecordsOutliveRow makes a hold of a full bucket beside another hold, whose record is soon
-// gone. The new record lives as long as the row, which a change to a slower limit may need.
+// TestRecordsOutliveRow checks that the records of a fast limit live as long as the row, which a
+// change to a slower limit may need: after a take at the end of a hold, and after a hold of a full
+// bucket beside one that ends soon.
 func TestRecordsOutliveRow(t *testing.T) {
 	t.Parallel()
 	db, now := client(t), int64(1e15)
 	config := redisstore.Config{Prefix: fmt.Sprint("outlive", prefixes.Add(1)), Poll: -1, Clock: func() int64 { return now }}
-	fast := store.Limit{Name: "b", Rate: 1000, Period: time.Second, Burst: 10}
-	l := limiter(t, newStore(t, db, config), fast)
-	for _, ttl := range []time.Duration{3 * time.Second, time.Millisecond} {
-		if d, err := l.Hold(t.Context(), ttl, "", dipwell.Take{Limit: "b", Key: "k", Cost: 10}); err != nil || !d.Allowed {
+	l := limiter(t, newStore(t, db, config), store.Limit{Name: "b", Rate: 10, Period: time.Second})
+	hold := func(key string, ttl time.Duration) {
+		if d, err := l.Hold(t.Context(), ttl, "", dipwell.Take{Limit: "b", Key: key, Cost: 10}); err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
-		now += 2900 * time.Millisecond.Microseconds()
 	}
-	records := db.PTTL(t.Context(), config.Prefix+".records:b:{k}").Val() // first, so that a pause in between does no harm
-	if row := db.PTTL(t.Context(), config.Prefix+":b:{k}").Val(); row <= 0 || records < row {
-		t.Errorf("the row lives for %v, its records for %v less", row, row-records)
+	hold("take", 1500*time.Millisecond)
+	hold("hold", 3*time.Second)
+	for _, after := range []time.Duration{900, 500} {
+		now += int64(after) * 1000
+		if d, err := l.Take(t.Context(), "b", "take", 5); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	now += 1500 * 1000
+	hold("hold", time.Millisecond)
+	for _, key := range []string{"take", "hold"} {
+		records := db.PTTL(t.Context(), config.Prefix+".records:b:{"+key+"}").Val() // first, so that a pause in between does no harm
+		if row := db.PTTL(t.Context(), config.Prefix+":b:{"+key+"}").Val(); row <= 0 || records < row {
+			t.Errorf("%s: the row lives for %v, its records for %v less", key, row, row-records)
+		}
 	}
 }

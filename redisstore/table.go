@@ -669,15 +669,15 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	return list
 }
 
-// refill returns how long a bucket needs to fill again after all of it was taken. The
-// records of holds live longer by this time than the last of them, because a script that
-// takes from their bucket does not touch them.
+// refill returns how long a row lives at most after all of its bucket was taken: until the bucket
+// is full again, or for leastLife. The records of holds live longer by this time than the last of
+// them, because a script that takes from their bucket does not touch them.
 func refill(d *store.Definition) int64 {
 	if d.Algorithm == store.Concurrency {
 		return 0
 	}
 	r := &d.Rule
-	return r.TimeToFull(r.Cap, 0, 0) + r.Every // one tick more, because time 0 may be within a window
+	return max(r.TimeToFull(r.Cap, 0, 0)+r.Every, leastLife) // one tick more, because time 0 may be within a window
 }
 
 // encode returns the row as text, or "" if the row is full and no override needs it. ends is
