@@ -223,7 +223,7 @@ func (s *Store) settlePart(h *store.Hold, part *store.Part, cost int64, tag stri
 	}
 	p.text(e.version)
 	p.words(slackNone, part.Cost*r.Unit, 0, r.Unit, ends, h.Expires)
-	p.add(addOf(e.def), give*r.Unit, charge*r.Unit, r.MaxUsed, r.Cap)
+	p.add(addOf(e.def), give*r.Unit, charge*r.Unit, r.MaxUsed)
 	return e
 }
 

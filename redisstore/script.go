@@ -51,7 +51,7 @@ func newScripts(clock string) *scripts {
 		return &script{text: text, sha: hex.EncodeToString(sum[:])}
 	}
 	return &scripts{
-		takeOne: with("take_one"), set: with("set"), hold: with("longer", "lows", "hold"), settle: with("lows", "settle"),
+		takeOne: with("take_one"), set: with("set"), hold: with("longer", "lows", "hold"), settle: with("longer", "lows", "settle"),
 		read: with("snapshot", "read"), write: with("snapshot", "write"), define: with("define"), lengthen: with("longer", "lengthen"),
 		now: with("now"), forget: with("forget"), count: with("count"),
 	}

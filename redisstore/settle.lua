@@ -5,8 +5,7 @@
 -- KEYS: n rows, the n hashes of their records, the key of the hold. ARGV[1], packed: when the hold
 -- expires, for how many µs it is kept, its field in the hashes, its new JSON after the time at
 -- which it is forgotten; for each row version, its record after number and mark, add (0: a
--- concurrency limit), units to be given back, units to be charged, and how many may be used then at
--- most, and beside other records.
+-- concurrency limit), units to be given back, units to be charged, and how many may be used then.
 -- Returns one string of lines: when the hold is forgotten; for each row its new value, nothing for
 -- a full bucket. An empty string: Go must decide, and nothing was done.
 local n = (#KEYS - 1) / 2
@@ -19,8 +18,8 @@ local forget = now + keep
 local forgetText = format('%d', forget)
 local rows, answer = {}, forgetText
 for i = 1, n do
-  local version, held, add, units, charge, most, cap
-  version, held, add, units, charge, most, cap, at = struct.unpack('<ssddddd', ARGV[1], at)
+  local version, held, add, units, charge, most
+  version, held, add, units, charge, most, at = struct.unpack('<ssdddd', ARGV[1], at)
   local record = call('HGET', KEYS[n + i], field)
   local number, mark, rest = match(record or '', '^(%d+) (%d+)(.*)$')
   if rest ~= held then
@@ -71,14 +70,14 @@ for i = 1, n do
     end
   end
   left = left + charge
-  if left > most or charge > 0 and left > cap and tail ~= '' then -- the records must live as long as the row
+  if left > most then
     return ''
   end
   local text = ''
   if left > 0 then
     text = format('%d %d ', left, t) .. version .. tail
   end
-  rows[i] = {text, add > 0 and t + ceil(left / add)}
+  rows[i] = {text, add > 0 and t + ceil(left / add), charge > 0 and tail ~= ''}
   answer = answer .. '\n' .. text
 end
 
@@ -88,11 +87,15 @@ for i = 1, n do
   call('HDEL', KEYS[n + i], field)
 end
 for i = 1, n do
-  local text, full = rows[i][1], rows[i][2]
+  local text, full, longest = unpack(rows[i])
   if text == '' then
     call('DEL', KEYS[i])
   elseif full then
     call('SET', KEYS[i], text, 'PXAT', expiry(full))
+    local till = longest and longer(KEYS[n + i], full)
+    if till then -- its records live as long as the row
+      call('PEXPIREAT', KEYS[n + i], expiry(till))
+    end
   else
     call('SET', KEYS[i], text, 'KEEPTTL')
   end

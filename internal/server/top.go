@@ -31,19 +31,19 @@ type topQuery struct {
 	hour    time.Time // hour that is asked for; zero: the last minute
 	minutes int       // 0: none
 
-	may       string // limits that the caller may name, a line each; "": all
+	may       string // limits that the caller may name, each between newlines; "": all
 	overrides string // of GET /v1/overrides: the number of changes so far
 }
 
 // has reports whether the answer includes a limit.
 func (q *topQuery) has(limit string) bool {
-	return (q.limit == "" || limit == q.limit) && (q.may == "" || slices.Contains(strings.Split(q.may, "\n"), limit))
+	return (q.limit == "" || limit == q.limit) && (q.may == "" || strings.Contains(q.may, "\n"+limit+"\n"))
 }
 
 // mayList returns the limits that the caller of a context may name, for topQuery.
 func mayList(ctx context.Context) string {
 	if c := callerOf(ctx); c != nil && c.Limits != nil {
-		return strings.Join(c.Limits, "\n")
+		return "\n" + strings.Join(c.Limits, "\n") + "\n"
 	}
 	return ""
 }

@@ -324,8 +324,8 @@ func TestBarOfHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for i := range 2 {
-		if _, err := v.limiter.Hold(t.Context(), time.Duration(i+1)*time.Hour, fmt.Sprintf("chat-%d", i), dipwell.Take{Limit: "tokens", Key: "gpu", Cost: 4500}); err != nil {
+	for i, ttl := range []time.Duration{time.Hour, 24 * time.Hour} { // the second ends on another day, whatever the time is
+		if _, err := v.limiter.Hold(t.Context(), ttl, fmt.Sprintf("chat-%d", i), dipwell.Take{Limit: "tokens", Key: "gpu", Cost: 4500}); err != nil {
 			t.Fatal(err)
 		}
 	}

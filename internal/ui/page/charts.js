@@ -97,10 +97,11 @@ export function Bucket({x, free, of, owed, unit, need, needAt, raise, wide = 480
 // Holds is a bar for each live hold, from now to when it ends.
 export function Holds({x}) {
   const [ref, width] = useWidth(480), holds = x.holds ?? [], shown = holds.slice(0, 12), end = Math.max(1, ...holds.map((h) => h.expires_us / 1000 - x.now));
-  const from = Math.round(Math.min(200, width * 0.3)), letters = Math.floor(from / 7), px = (ms) => from + (width - from - 140) * Math.max(0.02, ms / end);
+  const labels = shown.map((h) => `${count(h.tokens)}, ends ${at(h.expires_us / 1000)}`), room = 12 + 6.3 * Math.max(...labels.map((l) => l.length)); // wider if it ends on another day
+  const from = Math.round(Math.min(200, width * 0.3)), letters = Math.floor(from / 7), px = (ms) => from + Math.max(0, width - from - room) * Math.max(0.02, ms / end);
   return html`<figure ref=${ref}><svg class="chart" width=${width} height=${shown.length * 22 + 4} viewBox=${`0 0 ${width} ${shown.length * 22 + 4}`} role="img" aria-label=${`${holds.length} live holds`}>
     ${shown.map((h, i) => html`<text x="0" y=${i * 22 + 15}>${h.hold.length > letters ? h.hold.slice(0, letters - 1) + "…" : h.hold}<title>${h.hold}</title></text>
       <path class="bar" d=${`M${from} ${i * 22 + 4}H${px(h.expires_us / 1000 - x.now).toFixed(1)}v14H${from}Z`}/>
-      <text class="mark" x=${(px(h.expires_us / 1000 - x.now) + 6).toFixed(1)} y=${i * 22 + 15}>${count(h.tokens)}, ends ${at(h.expires_us / 1000)}</text>`)}
+      <text class="mark" x=${(px(h.expires_us / 1000 - x.now) + 6).toFixed(1)} y=${i * 22 + 15}>${labels[i]}</text>`)}
   </svg>${holds.length > shown.length && html`<p class="quiet">${count(holds.length - shown.length)} more holds</p>`}</figure>`;
 }
