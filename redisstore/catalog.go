@@ -33,13 +33,12 @@ var _ catalog.Backend = (*limits)(nil)
 
 // An entry is a limit, with the values that its scripts need.
 type entry struct {
-	def     *store.Definition
-	names   *names
-	version string // number of def
-	begin   string // beginning of the names of its buckets
-	even    bool   // all its windows have the same length, and a take only takes tokens
-	plans   map[string]*entry
-	until   any // for scripts: when override ends; forever; or "" without an override
+	def   *store.Definition
+	names *names
+	begin string // beginning of the names of its buckets
+	even  bool   // all its windows have the same length, and a take only takes tokens
+	plans map[string]*entry
+	until any // for scripts: when override ends; forever; or "" without an override
 
 	override *store.Override // the override from which def is made, or nil
 	parts    int             // in a cluster, for a limit with a parent: how many parts of its keys belong to the topmost limit; otherwise wholeKey
@@ -226,7 +225,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 	for _, d := range read.Defs {
 		d = l.reg.Lookup(d.Name) // Install may have made another definition of it
 		e := l.entry(d.Name)
-		if e == nil || e.def != d || e.parts != l.s.names.partsIn(&l.reg, d) {
+		if e == nil || e.def != d || e.parts != l.parts(d) {
 			e = l.newEntry(d)
 		}
 		entries[d.Name] = e
@@ -236,7 +235,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 }
 
 func (l *limits) newEntry(d *store.Definition) *entry {
-	e := &entry{def: d, version: strconv.FormatUint(uint64(d.Number), 10), parts: l.s.names.partsIn(&l.reg, d), names: &l.s.names, begin: l.s.names.start(l.s.names.base, d.Name), until: "",
+	e := &entry{def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.start(l.s.names.base, d.Name), until: "",
 		even: d.Even() && d.Mode <= store.Shadow}
 	for _, p := range d.Plans.All() {
 		if plan := d.WithPlan(p.Name); plan != nil {
@@ -249,10 +248,18 @@ func (l *limits) newEntry(d *store.Definition) *entry {
 	return e
 }
 
-// partsIn returns, for a cluster, how many parts of a limit's keys belong to the topmost limit
-// above it, by the limits of a registry. partsIn returns wholeKey if the limit has no parent.
-func (n *names) partsIn(reg *store.Registry, d *store.Definition) int {
-	if !n.cluster || d.Parent == "" {
+// parts returns, for a cluster, how many parts of a limit's keys belong to the topmost
+// limit above it. parts returns wholeKey if the limit has no parent.
+func (l *limits) parts(d *store.Definition) int {
+	if !l.s.names.cluster {
+		return wholeKey
+	}
+	return partsIn(&l.reg, d)
+}
+
+// partsIn is parts in a cluster, by the limits of a registry.
+func partsIn(reg *store.Registry, d *store.Definition) int {
+	if d.Parent == "" {
 		return wholeKey
 	}
 	top := d
@@ -273,7 +280,7 @@ func (l *limits) checkMove(ctx context.Context, d *store.Definition) error {
 	reg.Install(defs)
 	for _, x := range reg.All() {
 		e := l.entry(x.Name)
-		if e == nil || e.parts == l.s.names.partsIn(reg, x) {
+		if e == nil || e.parts == partsIn(reg, x) {
 			continue
 		}
 		list, err := overrides{l.s}.Overrides(ctx, e.def, "", "", 1)
@@ -324,7 +331,7 @@ func (l *limits) change(ctx context.Context, name string, next func(old *store.D
 		if err != nil || d == old {
 			return 0, err
 		}
-		to := (&catalog.StoredLimit{Dropped: last}).String()
+		to := encodeDropped(last)
 		if d != nil {
 			to = encodeDefinition(d)
 		}

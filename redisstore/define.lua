@@ -9,7 +9,7 @@ if (call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then
   return {-1}
 end
 local before = tonumber(call('HGET', KEYS[1], '') or 0) or 0
-local revision = math.max(before + 1, now)
+local revision = max(before + 1, now)
 call('PUBLISH', ARGV[4], ARGV[1]) -- first, because the user may have no right to it; nobody reads before the script has ended
 call('HSET', KEYS[1], ARGV[1], ARGV[3], '', format('%d', revision))
 return {revision, before}

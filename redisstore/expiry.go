@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -59,7 +58,12 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 				calls = append(calls, s.call(ctx, s.scripts.lengthen, false, []any{nil, nil, 1, name, full}))
 			}
 		}
-		return cmp.Or(s.runMany(ctx, calls)...)
+		for _, err := range s.runMany(ctx, calls) {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

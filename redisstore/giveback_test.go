@@ -176,7 +176,7 @@ func (g *give) storeRecord(pipe redis.Pipeliner, x *giveRecord) {
 	}
 	d, _ := json.Marshal([]map[string]any{{"limit": g.def.Name, "key": "k", "units": x.Units, "version": g.def.Number}})
 	pipe.Set(g.Context(), strings.Replace(g.names[0], ":"+g.def.Name+":{k}", ".reservation:"+id, 1), d, 0)
-	pipe.HSet(g.Context(), g.names[1], id, joinWords(x.Number, x.Mark, slack, x.Units, x.Due, x.Unit, x.Ends, 0))
+	pipe.HSet(g.Context(), g.names[1], id, joinWords(x.Number, x.Mark, slack, x.Units, x.Due, x.Ends, x.Unit, 0))
 }
 
 // do makes the call of a vector. A reservation that ends later than its part
@@ -238,7 +238,7 @@ func (g *give) compare() {
 			slack = -2
 		}
 		if x.Mark == want.Mark && (!x.Rest || g.Do == "give_back" && !spent[fmt.Sprint(x.Number)]) {
-			wanted = append(wanted, joinWords(x.Number, x.Mark, slack, x.Units, x.Due, x.Unit, x.Ends, 0))
+			wanted = append(wanted, joinWords(x.Number, x.Mark, slack, x.Units, x.Due, x.Ends, x.Unit, 0))
 		}
 	}
 	slices.Sort(got)

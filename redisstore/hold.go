@@ -12,50 +12,51 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// encodeHold returns the JSON of a hold, which is a public format. The scripts write the times. A
-// part's record has a number and a mark too, which the scripts do not write here.
+// encodeHold returns the JSON of a hold, which is a public format. The scripts write the first
+// two fields. A part's record has a number and a mark too, which the scripts do not write
+// here.
 func encodeHold(h *store.Hold) string { return texts.Marshal(h) }
 
 func decodeHold(text string) (h store.Hold, err error) {
 	if text != "" {
 		err = json.Unmarshal([]byte(text), &h)
 	}
-	if h.Forget == 0 && len(h.Parts) > 0 { // hold.lua does not write it
-		h.Forget = h.Expires + store.ForgetAfter(h.TTL)
-	}
 	return h, err
 }
 
-// openHold returns the hash tag in the name of the hold of a group. In a cluster the key of a
-// hold is in the slot of its rows, and callers see the id as id@slot. openHold removes the slot,
+// openHold arranges for the hold of a group to be read. In a cluster the key of a hold is
+// in the slot of its rows, and callers see the id as id@slot. openHold removes the slot,
 // and restore adds it again. A caller that lost the answer to its hold knows only the id
 // that it sent; openHold then takes the slot from what this program remembers.
-func (s *Store) openHold(g *store.Group) (tag string, restore func(), err error) {
-	h := g.Hold
-	if !s.names.cluster {
-		return "", func() {}, nil
+func (t *table) openHold(g *store.Group) (restore func(), err error) {
+	h, n := g.Hold, &t.s.names
+	if n.cluster {
+		id, at, tagged := cutSlot(h.ID)
+		if h.Verb == store.MakeHold {
+			op := &g.Ops[0]
+			e := t.s.limits.entry(op.Def.Name)
+			if e == nil { // the limit was dropped since the op was resolved
+				return nil, t.s.limits.reg.Missing(op.Def.Name)
+			}
+			if here := slot(e.row(op.Key)); !tagged || here != at {
+				id, at = h.ID, here
+			}
+			if most := terms.MaxHoldID - len("@16383"); len(id) > most {
+				return nil, &store.FieldError{Field: "id", Reason: fmt.Sprintf("has %d bytes; at most %d in a Redis Cluster, where the slot of the keys is added", len(id), most)}
+			}
+			t.s.holds.setSlot(id, at)
+		} else if !tagged {
+			if at, tagged = t.s.holds.slots.Get(id); !tagged || at == severalSlots {
+				return nil, store.ErrUnknownHold
+			}
+		}
+		t.tag, h.ID = slotTags()[at], id
+		restore = func() { h.ID = handle(id, at) }
+	} else {
+		restore = func() {}
 	}
-	id, at, tagged := cutSlot(h.ID)
-	if h.Verb == store.MakeHold {
-		op := &g.Ops[0]
-		e := s.limits.entry(op.Def.Name)
-		if e == nil { // the limit was dropped since the op was resolved
-			return "", nil, s.limits.reg.Missing(op.Def.Name)
-		}
-		if here := slot(e.row(op.Key)); !tagged || here != at {
-			id, at = h.ID, here
-		}
-		if most := terms.MaxHoldID - len("@16383"); len(id) > most {
-			return "", nil, &store.FieldError{Field: "id", Reason: fmt.Sprintf("has %d bytes; at most %d in a Redis Cluster, where the slot of the keys is added", len(id), most)}
-		}
-		s.holds.setSlot(id, at)
-	} else if !tagged {
-		if at, tagged = s.holds.slots.Get(id); !tagged || at == severalSlots {
-			return "", nil, store.ErrUnknownHold
-		}
-	}
-	h.ID = id
-	return slotTags()[at], func() { h.ID = handle(id, at) }, nil
+	t.wantHold(h.ID)
+	return restore, nil
 }
 
 // handle returns the id that callers in a cluster see for a hold.

@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/dipwell/dipwell/internal/bounded"
-	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -23,9 +21,9 @@ const maxHolds = 8192
 
 // knownHolds remembers holds that this program has made, by their ids.
 type knownHolds struct {
-	setting sync.Mutex                     // of setSlot
-	slots   bounded.Map[string, uint16]    // in a cluster: slot by id, also of holds about to be made; severalSlots if holds in several slots have the id
-	live    bounded.Map[string, knownHold] // holds that this program can settle without reading them first; another program may have changed them
+	setting sync.Mutex                      // of setSlot
+	slots   bounded.Map[string, uint16]     // in a cluster: slot by id, also of holds about to be made; severalSlots if holds in several slots have the id
+	live    bounded.Map[string, store.Hold] // holds that this program can settle without reading them first; another program may have changed them
 }
 
 // severalSlots marks an id that has holds in several slots.
@@ -67,34 +65,24 @@ func canHold(g *store.Group, known []*entry) bool {
 	return len(g.Ops) > 0
 }
 
-// A knownHold is a hold with its JSON after the field of its expiry.
-type knownHold struct {
-	store.Hold
-	rest string
-}
-
-func newKnownHold(h store.Hold) knownHold {
-	bare := h
-	bare.Forget, bare.Expires = 0, 0
-	return knownHold{h, encodeHold(&bare)[1:]}
-}
-
 // makeHold makes a hold by hold.lua. If done is false, nothing was done.
 func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (done bool, err error) {
 	if g.Hold.Check(g.Ops) != nil { // DecideIn returns this error
 		return false, nil
 	}
-	tag, restore, err := s.openHold(g)
+	t := s.newTable()
+	restore, err := t.openHold(g)
 	if err != nil {
 		return false, err
 	}
 	defer restore()
-	hold := newKnownHold(g.NewHold(0))
-	c, err := s.process(ctx, s.call(ctx, s.scripts.hold, true, s.holdArgs(g, known, tag, hold.rest)))
+	hold := g.NewHold(0)
+	args := t.holdArgs(g, known, hold)
+	c, err := s.process(ctx, s.call(ctx, s.scripts.hold, true, args))
 	if err != nil || c.str() == "" {
 		return false, err
 	}
-	now, err := scriptAnswer(g, c.str(), g.Hold.TTL)
+	now, err := scriptAnswer(g, c.str())
 	if err != nil {
 		return false, err
 	}
@@ -104,22 +92,22 @@ func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (d
 	return true, nil
 }
 
-// holdArgs returns the arguments of hold.lua. rest is the JSON of the hold after its expiry.
-func (s *Store) holdArgs(g *store.Group, known []*entry, tag, rest string) []any {
-	n := len(g.Ops)
-	args := make([]any, 3, 3+3*n+2)
+// holdArgs returns the arguments of hold.lua. hold has times as if it was made at time 0.
+func (t *table) holdArgs(g *store.Group, known []*entry, hold store.Hold) []any {
+	s, n := t.s, len(g.Ops)
+	args := make([]any, 3, 3+3*n+1+3+1)
 	for i := range g.Ops {
 		args = append(args, known[i].row(g.Ops[i].Key))
 	}
-	for _, kind := range [...]string{s.names.records, s.names.free} {
-		for i := range g.Ops {
-			args = append(args, s.names.of(kind, known[i].def.Name, g.Ops[i].Key))
-		}
+	for i := range g.Ops {
+		args = append(args, s.names.of(s.names.records, known[i].def.Name, g.Ops[i].Key))
+	}
+	for i := range g.Ops {
+		args = append(args, s.names.of(s.names.free, known[i].def.Name, g.Ops[i].Key))
 	}
 	args[2] = 3*n + 1
-	p := make(packed, 0, 128+len(rest)+112*n)
-	p.add(g.Hold.TTL, store.ForgetAfter(g.Hold.TTL))
-	p.text(holdField+g.Hold.ID, rest, strconv.FormatInt(rand.Int64N(1<<48-1)+1, 10))
+	numbers := newPacked(27 + 63*n)
+	numbers.add(g.Hold.TTL, store.ForgetAfter(g.Hold.TTL), rand.Int64N(1<<48-1)+1)
 	for i := range g.Ops {
 		d := known[i].def
 		units, room := takeArgs(&g.Ops[i])
@@ -127,26 +115,25 @@ func (s *Store) holdArgs(g *store.Group, known []*entry, tag, rest string) []any
 		if d.KeepExpired {
 			keeps = 1
 		}
-		p.text(known[i].version)
-		p.words(slackNone, units, 0, d.Rule.Unit)
-		p.add(addOf(d), units, room, refill(d), keeps)
+		numbers.add(int64(d.Number), addOf(d), units, room, refill(d), keeps, d.Rule.Unit)
 	}
-	return append(args, s.names.hold(tag, g.Hold.ID), []byte(p))
+	return append(args, s.names.hold(t.tag, g.Hold.ID), holdField+g.Hold.ID, holdText(hold, 2), numbers.array(&packed{}))
 }
 
 // settleHold settles a hold by settle.lua. If done is false, nothing was done.
 func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err error) {
-	tag, restore, err := s.openHold(g)
+	t := s.newTable()
+	restore, err := t.openHold(g)
 	if err != nil {
 		return false, err
 	}
 	defer restore()
 	if h, known := s.holds.live.Get(g.Hold.ID); known {
-		if done, err = s.settle(ctx, g, tag, h); done || err != nil {
+		if done, err = t.settle(ctx, g, h); done || err != nil {
 			return done, err
 		}
 	}
-	text, err := s.db.Get(ctx, s.names.hold(tag, g.Hold.ID)).Result()
+	text, err := s.db.Get(ctx, s.names.hold(t.tag, g.Hold.ID)).Result()
 	if err != nil && !missed(err) {
 		return false, storeError(err, false)
 	}
@@ -154,89 +141,77 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 	if err != nil || h.Settled || len(h.Parts) == 0 {
 		return false, nil
 	}
-	return s.settle(ctx, g, tag, newKnownHold(h))
+	return t.settle(ctx, g, h)
 }
 
 // settle calls settle.lua for a hold as this program knows it.
-func (s *Store) settle(ctx context.Context, g *store.Group, tag string, h knownHold) (done bool, err error) {
-	costs, err := g.Hold.CostsOf(&h.Hold)
+func (t *table) settle(ctx context.Context, g *store.Group, h store.Hold) (done bool, err error) {
+	costs, err := g.Hold.CostsOf(&h)
 	if err != nil { // DecideIn returns the error, if the hold is still there
 		return false, nil //nolint:nilerr // the script did nothing
 	}
-	n := len(h.Parts)
-	ops, args := make([]store.Op, n), make([]any, 3, 3+2*n+2)
-	p := make(packed, 0, 192+len(h.rest)+176*n)
-	p.add(h.Expires, store.ForgetAfter(h.TTL))
-	p.text(holdField+g.Hold.ID, settledText(&h, g.Hold.Costs))
+	s, n := t.s, len(h.Parts)
+	ops := make([]store.Op, n)
+	args, records := make([]any, 3, 3+2*n+1+3+n+1), make([]any, n)
+	numbers := newPacked(18 + 45*n)
+	numbers.add(h.Expires, store.ForgetAfter(h.TTL))
 	for i := range h.Parts {
-		part := &h.Parts[i]
-		e := s.settlePart(&h.Hold, part, costs[i], tag, &p)
+		p := &h.Parts[i]
+		e, record := t.settlePart(&h, p, costs[i], numbers)
 		if e == nil {
 			return false, nil
 		}
-		ops[i] = store.Op{Def: e.def, Key: part.Key, Cost: costs[i], Takes: part.Takes}
-		args = append(args, e.row(part.Key))
+		ops[i] = store.Op{Def: e.def, Key: p.Key, Cost: costs[i], Takes: p.Takes}
+		args, records[i] = append(args, e.row(p.Key)), record
 	}
 	for i := range h.Parts {
 		args = append(args, s.names.of(s.names.records, h.Parts[i].Limit, h.Parts[i].Key))
 	}
 	args[2] = 2*n + 1
-	c, err := s.process(ctx, s.call(ctx, s.scripts.settle, true, append(args, s.names.hold(tag, g.Hold.ID), []byte(p))))
+	h.Settled, h.Costs = true, g.Hold.Costs
+	args = append(args, s.names.hold(t.tag, g.Hold.ID), holdField+g.Hold.ID, holdText(h, 1), numbers.array(&packed{}))
+	c, err := s.process(ctx, s.call(ctx, s.scripts.settle, true, append(args, records...)))
 	if err != nil || c.str() == "" {
 		return false, err
 	}
 	s.holds.live.Remove(g.Hold.ID)
 	g.Ops, g.Hold.Expires = ops, h.Expires
-	_, err = scriptAnswer(g, c.str(), store.ForgetAfter(h.TTL))
+	_, err = scriptAnswer(g, c.str())
 	return err == nil, err
 }
 
-// settledText returns the JSON of a hold that was settled to costs, after the time at which it is
-// forgotten.
-func settledText(h *knownHold, costs []int64) string {
-	b := append(make([]byte, 0, 64+len(h.rest)), `"settled":true,`...)
-	if costs != nil {
-		b = append(append(append(b, `"costs":`...), texts.Marshal(costs)...), ',')
+// settlePart adds the numbers of a part to those for settle.lua. settlePart returns the
+// entry that decides the part, or nil if settle.lua cannot settle it, and the text of its
+// record after number and mark: see recordText.
+func (t *table) settlePart(h *store.Hold, p *store.Part, cost int64, numbers *packed) (e *entry, record string) {
+	if e = t.s.limits.entry(p.Limit); e != nil && p.Plan != "" {
+		e = e.plans[p.Plan]
 	}
-	b = strconv.AppendInt(append(b, `"expires_us":`...), h.Expires, 10)
-	return string(append(append(b, ','), h.rest...))
-}
-
-// settlePart adds a part to the arguments of settle.lua, and returns the entry that decides it,
-// or nil if settle.lua cannot settle it.
-func (s *Store) settlePart(h *store.Hold, part *store.Part, cost int64, tag string, p *packed) (e *entry) {
-	if e = s.limits.entry(part.Limit); e != nil && part.Plan != "" {
-		e = e.plans[part.Plan]
-	}
-	if e == nil || !quick(e.def) || part.Free || part.Reset || s.names.elsewhere(tag, part.Limit, part.Key) {
-		return nil
+	if e == nil || !quick(e.def) || p.Free || p.Reset || t.elsewhere(p.Limit, p.Key) {
+		return nil, ""
 	}
 	r := &e.def.Rule
-	give, charge, ends := max(part.Cost-cost, 0), max(cost-part.Cost, 0), int64(store.MaxInt)
+	give, charge, ends := max(p.Cost-cost, 0), max(cost-p.Cost, 0), int64(store.MaxInt)
 	if e.def.Algorithm == store.Concurrency {
-		give, charge = part.Cost, 0
+		give, charge = p.Cost, 0
 	} else if charge > r.MaxCharge {
-		return nil
+		return nil, ""
 	}
-	if part.Keep {
+	if p.Keep {
 		ends = h.Forget
 	}
-	p.text(e.version)
-	p.words(slackNone, part.Cost*r.Unit, 0, r.Unit, ends, h.Expires)
-	p.add(addOf(e.def), give*r.Unit, charge*r.Unit, r.MaxUsed)
-	return e
+	numbers.add(int64(e.def.Number), addOf(e.def), give*r.Unit, charge*r.Unit, r.MaxUsed)
+	return e, join([]int64{slackNone, p.Cost * r.Unit, 0, ends, r.Unit, h.Expires})
 }
 
 // scriptAnswer sets the answers of a group that a script has allowed, from the rows that
-// the script wrote. now is the time of the script, which answers the time that is later by the
-// given µs.
-func scriptAnswer(g *store.Group, answer string, later int64) (now int64, err error) {
-	line, rest, _ := strings.Cut(answer, "\n")
-	now, err = strconv.ParseInt(line, 10, 64)
-	now, ok := now-later, err == nil
+// the script wrote. now is the time of the script.
+func scriptAnswer(g *store.Group, answer string) (now int64, err error) {
+	lines := strings.Split(answer, "\n")
+	now, _, ok := clockOf(lines[0])
+	ok = ok && len(lines) == 1+len(g.Ops)
 	for i := range g.Ops {
-		line, rest, _ = strings.Cut(rest, "\n")
-		ok = ok && present(&g.Ops[i], line, now)
+		ok = ok && present(&g.Ops[i], lines[1+i], now)
 	}
 	if g.Allowed, g.Reserved, g.Hold.Repeated = ok, false, false; !ok {
 		err = fmt.Errorf("%w: the script answered %q", store.ErrOutcomeUnknown, answer)
@@ -255,4 +230,13 @@ func present(op *store.Op, text string, now int64) bool {
 	}
 	op.Answer = store.Answer{Allowed: true, Granted: op.Cost, Remaining: a.Remaining, Reset: a.Reset, Used: a.Used, TS: a.TS}
 	return ok && err == nil
+}
+
+// holdText returns the JSON of a hold after its first fields.
+func holdText(h store.Hold, fields int) string {
+	text := encodeHold(&h)
+	for range fields {
+		_, text, _ = strings.Cut(text, ",")
+	}
+	return text
 }

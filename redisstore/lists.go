@@ -88,16 +88,16 @@ const (
 // follows it. Other names of fields are ids of reservations.
 const holdField = ":"
 
-// parseRecord decodes "number mark slack units due unit ends expires".
+// parseRecord decodes "number mark slack units due ends unit expires".
 func parseRecord(field, text string) (r store.Record, err error) {
 	n, err := numbers(text)
-	if err == nil && (len(n) != 8 || n[5] < 1) {
+	if err == nil && (len(n) != 8 || n[6] < 1) {
 		err = fmt.Errorf("%q is not a record", text)
 	}
 	if err != nil {
 		return r, err
 	}
-	r = store.Record{Number: n[0], Mark: n[1], Slack: max(n[2], slackNone), Units: n[3], Due: n[4], Unit: n[5], Ends: n[6], Expires: n[7], Rest: n[2] == slackRest}
+	r = store.Record{Number: n[0], Mark: n[1], Slack: max(n[2], slackNone), Units: n[3], Due: n[4], Ends: n[5], Unit: n[6], Expires: n[7], Rest: n[2] == slackRest}
 	if id, is := strings.CutPrefix(field, holdField); is {
 		r.Hold = id
 	}
@@ -112,7 +112,7 @@ func recordText(r *store.Record) string {
 	if r.Hold != "" { // so that the record says nothing that the hold does not
 		due = 0
 	}
-	return join([]int64{r.Number, r.Mark, slack, r.Units, due, r.Unit, r.Ends, r.Expires})
+	return join([]int64{r.Number, r.Mark, slack, r.Units, due, r.Ends, r.Unit, r.Expires})
 }
 
 func numbers(text string) (list []int64, err error) {

@@ -68,12 +68,6 @@ func (n *names) hold(tag, id string) string {
 	return n.holds + id
 }
 
-// elsewhere reports whether a row is in another slot of the cluster than the holds with a tag,
-// which may be "". Its limit had another parent when the hold was made, or was dropped.
-func (n *names) elsewhere(tag, limit, key string) bool {
-	return n.cluster && tag != "" && slot(n.bucket(limit, key)) != slot(tag)
-}
-
 func (n *names) reservation(id store.Reservation) string { return n.reservations + id.String() }
 
 // These are used around keys that cannot be in braces, or not as a whole.

@@ -4,12 +4,9 @@ import (
 	"context"
 	"crypto/sha1"
 	"embed"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"math"
 	"math/rand/v2"
-	"strconv"
 	"strings"
 	"time"
 
@@ -51,8 +48,8 @@ func newScripts(clock string) *scripts {
 		return &script{text: text, sha: hex.EncodeToString(sum[:])}
 	}
 	return &scripts{
-		takeOne: with("take_one"), set: with("set"), hold: with("longer", "lows", "hold"), settle: with("longer", "lows", "settle"),
-		read: with("snapshot", "read"), write: with("snapshot", "write"), define: with("define"), lengthen: with("longer", "lengthen"),
+		takeOne: with("take_one"), set: with("set"), hold: with("lows", "hold"), settle: with("lows", "settle"),
+		read: with("snapshot", "read"), write: with("snapshot", "write"), define: with("define"), lengthen: with("lengthen"),
 		now: with("now"), forget: with("forget"), count: with("count"),
 	}
 }
@@ -73,31 +70,6 @@ func (call) NoRetry() bool { return true }
 func (c call) str() string {
 	text, _ := c.Text()
 	return text
-}
-
-// packed is an argument that a script reads by struct.unpack, several times as fast as separate
-// arguments: numbers as doubles, which hold all integers up to 2^53, and texts that end with a
-// zero byte.
-type packed []byte
-
-func (p *packed) add(list ...int64) {
-	for _, n := range list {
-		*p = binary.LittleEndian.AppendUint64(*p, math.Float64bits(float64(n)))
-	}
-}
-
-func (p *packed) text(list ...string) {
-	for _, s := range list {
-		*p = append(append(*p, s...), 0)
-	}
-}
-
-// words adds a text of integers, each after a space.
-func (p *packed) words(list ...int64) {
-	for _, n := range list {
-		*p = strconv.AppendInt(append(*p, ' '), n, 10)
-	}
-	*p = append(*p, 0)
 }
 
 // These are commands, converted once to avoid allocations.

@@ -2,8 +2,9 @@ package redisstore
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
-	"slices"
+	"math"
 	"strconv"
 	"strings"
 
@@ -33,9 +34,13 @@ type setCall struct {
 // A run is a request of several equal takes, of which as many as fit are granted, up to count.
 type run struct{ row, units, room, count int64 }
 
+type rowName struct {
+	e   *entry
+	key string
+}
+
 type setRow struct {
-	e      *entry
-	key    string
+	rowName
 	name   string
 	limit  int   // index of the row's limit in limits, from 1
 	origin int64 // origin of its windows, if these are spread
@@ -68,8 +73,9 @@ func (q *setCall) sameEntries(known []*entry) bool {
 
 // rowIndex returns the index of a row, which is added if missing.
 func (q *setCall) rowIndex(e *entry, op *store.Op) int {
+	name := rowName{e, op.Key}
 	for i := range q.rows {
-		if r := &q.rows[i]; r.e == e && r.key == op.Key {
+		if q.rows[i].rowName == name {
 			return i
 		}
 	}
@@ -86,7 +92,7 @@ func (q *setCall) addRow(e *entry, op *store.Op, name string) int {
 		q.limits = append(q.limits, e)
 		limit = len(q.limits)
 	}
-	r := setRow{e: e, key: op.Key, name: name, limit: limit}
+	r := setRow{rowName: rowName{e, op.Key}, name: name, limit: limit}
 	if e.def.Rule.Spread {
 		var scratch store.Rule
 		r.origin, r.phase = op.RuleFor(&scratch).Origin, op.Phase
@@ -224,7 +230,7 @@ func (q *setCall) call(ctx context.Context) call {
 		args = append(args, q.rows[i].name)
 	}
 	args[2] = len(q.rows)
-	head := make(packed, 0, 8+32*len(q.limits)+16*len(q.rows)+len(q.requests))
+	head := newPacked(33*len(q.limits) + 12*len(q.rows) + len(q.requests.b))
 	head.add(int64(len(q.limits)))
 	for _, e := range q.limits {
 		r := &e.def.Rule
@@ -242,8 +248,11 @@ func (q *setCall) call(ctx context.Context) call {
 			head.add(limit)
 		}
 	}
-	writes := slices.ContainsFunc(q.groups, func(g *store.Group) bool { return g.Ops[0].Verb != store.VerbCheck })
-	c := q.s.call(ctx, q.s.scripts.set, writes, append(args, []byte(append(head, q.requests...))))
+	writes := false
+	for _, g := range q.groups {
+		writes = writes || g.Ops[0].Verb != store.VerbCheck
+	}
+	c := q.s.call(ctx, q.s.scripts.set, writes, append(args, head.array(&q.requests)))
 	c.divisible = len(q.rows) > 1
 	return c
 }
@@ -341,4 +350,41 @@ func clockOf(reply string) (now int64, rest string, ok bool) {
 	s, err1 := strconv.ParseInt(seconds, 10, 64)
 	us, err2 := strconv.ParseInt(micros, 10, 64)
 	return s*1e6 + us, rest, err1 == nil && err2 == nil
+}
+
+// packed is a list of integers in the encoding MessagePack.
+type packed struct {
+	b []byte
+	n int
+}
+
+// newPacked returns a list with room for bytes before it grows.
+func newPacked(bytes int) *packed {
+	return &packed{b: make([]byte, arrayHead, arrayHead+bytes)}
+}
+
+func (p *packed) add(list ...int64) {
+	p.n += len(list)
+	for _, n := range list {
+		switch {
+		case 0 <= n && n <= math.MaxInt8:
+			p.b = append(p.b, byte(n))
+		case 0 <= n && n <= math.MaxUint16:
+			p.b = binary.BigEndian.AppendUint16(append(p.b, 0xcd), uint16(n))
+		case 0 <= n && n <= math.MaxUint32:
+			p.b = binary.BigEndian.AppendUint32(append(p.b, 0xce), uint32(n))
+		default:
+			p.b = binary.BigEndian.AppendUint64(append(p.b, 0xd3), uint64(n))
+		}
+	}
+}
+
+// arrayHead is the space that array needs before the integers.
+const arrayHead = 5
+
+// array returns a MessagePack array of the integers, followed by those of more.
+func (p *packed) array(more *packed) []byte {
+	p.b[0] = 0xdd
+	binary.BigEndian.PutUint32(p.b[1:], uint32(p.n+more.n))
+	return append(p.b, more.b...)
 }

@@ -2,83 +2,74 @@
 -- Group.DecideIn. It reads no other records, unless the last hold of a concurrency limit
 -- ends before others. Each part has its record exactly until it ends in another way.
 --
--- KEYS: n rows, the n hashes of their records, the key of the hold. ARGV[1], packed: when the hold
--- expires, for how many µs it is kept, its field in the hashes, its new JSON after the time at
--- which it is forgotten; for each row version, its record after number and mark, add (0: a
--- concurrency limit), units to be given back, units to be charged, and how many may be used then.
--- Returns one string of lines: when the hold is forgotten; for each row its new value, nothing for
--- a full bucket. An empty string: Go must decide, and nothing was done.
-local n = (#KEYS - 1) / 2
-local expires, keep, field, hold, at = struct.unpack('<ddss', ARGV[1])
-if now >= expires then
+-- KEYS: n rows, the n hashes of their records, the key of the hold. ARGV: the hold's field in
+-- the hashes; its new JSON after the time at which it is forgotten; an array of integers in
+-- MessagePack: when it expires, for how many µs it is kept, and for each row version, add (0:
+-- a concurrency limit), units to be given back, units to be charged, and how many may be used
+-- then; for each row its record after number and mark.
+-- Returns one string of lines: seconds and microseconds of the clock; for each row its new
+-- value, nothing for a full bucket. An empty string: Go must decide, and nothing was done.
+local n, field, a = (#KEYS - 1) / 2, ARGV[1], cmsgpack.unpack(ARGV[3])
+if now >= a[1] then
   return ''
 end
 
-local forget = now + keep
-local forgetText = format('%d', forget)
-local rows, answer = {}, forgetText
+-- takeUnits subtracts units from every low, beginning with the one that covers a record.
+-- If a low is smaller than units, only the low is passed on. takeUnits returns what is
+-- left of units after the last low.
+local function takeUnits(r, number, units)
+  local numbers, lows = r.numbers, r.lows
+  r.numbers, r.lows = {}, {}
+  for i = 1, #lows do
+    local low = lows[i]
+    if i == #lows or numbers[i + 1] > number then
+      units = min(units, low)
+      low = low - units
+    end
+    push(r, numbers[i], low)
+  end
+  return units
+end
+
+local rows, answer = {}, clock[1] .. ' ' .. clock[2]
 for i = 1, n do
-  local version, held, add, units, charge, most
-  version, held, add, units, charge, most, at = struct.unpack('<ssdddd', ARGV[1], at)
-  local record = call('HGET', KEYS[n + i], field)
-  local number, mark, rest = match(record or '', '^(%d+) (%d+)(.*)$')
-  if rest ~= held then
+  local at, record = 5 * i - 2, call('HGET', KEYS[n + i], field)
+  local number, mark, rest = match(record or '', '^(%d+) (%d+) (.*)$')
+  local r = rest == ARGV[3 + i] and open(KEYS[i], a[at], a[at + 1])
+  if not r then
     return ''
   end
-  local t, left, due, till, own, next, list = open(KEYS[i], version, add)
-  if not t then
-    return ''
-  end
-  local tail = ''
-  if add == 0 then
-    if units > left then
+  local units = a[at + 2]
+  if r.add == 0 then
+    if units > r.left then
       return ''
     end
-    left = left - units
-    if left > 0 then
-      if expires >= till + 0 then -- another one is the last now
-        local last = 0
-        for _, other in ipairs(call('HVALS', KEYS[n + i])) do
-          if other ~= record then
-            last = math.max(last, tonumber(match(other, '(%d+)$')))
-          end
+    r.left = r.left - units
+    if r.left > 0 and a[1] >= r.till then -- another one is the last now
+      r.till = 0
+      for _, other in ipairs(call('HVALS', KEYS[n + i])) do
+        if other ~= record then
+          r.till = max(r.till, tonumber(match(other, '(%d+)$')))
         end
-        till = format('%d', last)
       end
-      tail = ' ' .. due .. ' ' .. till
     end
-  elseif list then
-    if own ~= mark then -- of a row that was full meanwhile
+  else
+    if r.lows and r.mark ~= mark then -- of a row that was full meanwhile
       return ''
     end
-    if next == '2' then -- it is the only record
-      left = left - math.min(units, left, tonumber(match(list, '%d+$')))
-    else
-      -- Units are subtracted from every low, beginning with the one that covers the record. If
-      -- a low is smaller than units, only the low is passed on.
-      local numbers, lows = parse(list, left)
-      for j = 1, #lows do
-        if j == #lows or tonumber(numbers[j + 1]) > tonumber(number) then
-          units = math.min(units, lows[j])
-          lows[j] = lows[j] - units
-        end
-      end
-      left = left - units
-      if left > 0 and call('HLEN', KEYS[n + i]) > 1 then
-        tail = ' ' .. due .. ' ' .. till .. textOf(own, next, numbers, lows)
+    if r.lows then
+      r.left = r.left - takeUnits(r, number + 0, units)
+      if r.left == 0 or r.next == 2 or call('HLEN', KEYS[n + i]) == 1 then
+        r.lows, r.due, r.till = nil, nil, nil
       end
     end
+    r.left = r.left + a[at + 3]
+    if r.left > a[at + 4] then
+      return ''
+    end
   end
-  left = left + charge
-  if left > most then
-    return ''
-  end
-  local text = ''
-  if left > 0 then
-    text = format('%d %d ', left, t) .. version .. tail
-  end
-  rows[i] = {text, add > 0 and t + ceil(left / add), charge > 0 and tail ~= ''}
-  answer = answer .. '\n' .. text
+  r.text = r.left > 0 and rowText(r) or ''
+  rows[i], answer = r, answer .. '\n' .. r.text
 end
 
 -- Writes that need no memory come first. After them the server does not refuse the
@@ -87,18 +78,19 @@ for i = 1, n do
   call('HDEL', KEYS[n + i], field)
 end
 for i = 1, n do
-  local text, full, longest = unpack(rows[i])
-  if text == '' then
-    call('DEL', KEYS[i])
-  elseif full then
-    call('SET', KEYS[i], text, 'PXAT', expiry(full))
-    local till = longest and longer(KEYS[n + i], full)
-    if till then -- its records live as long as the row
-      call('PEXPIREAT', KEYS[n + i], expiry(till))
-    end
+  local r, row = rows[i], KEYS[i]
+  if r.left == 0 then
+    call('DEL', row)
+  elseif r.add == 0 then
+    call('SET', row, r.text, 'KEEPTTL')
   else
-    call('SET', KEYS[i], text, 'KEEPTTL')
+    local full = r.t + ceil(r.left / r.add)
+    put(row, r.text, full)
+    if r.lows and a[5 * i + 1] > 0 then
+      prolong(KEYS[n + i], full)
+    end
   end
 end
-call('SET', KEYS[2 * n + 1], '{"forget_us":' .. forgetText .. ',' .. hold, 'PXAT', expiry(forget))
+local forget = now + a[2]
+put(KEYS[2 * n + 1], '{"forget_us":' .. format('%d', forget) .. ',' .. ARGV[2], forget)
 return answer

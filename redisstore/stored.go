@@ -8,6 +8,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
+// encodeDropped encodes a dropped limit.
+func encodeDropped(last uint32) string { return (&catalog.StoredLimit{Dropped: last}).String() }
+
 func encodeDefinition(d *store.Definition) string {
 	l := catalog.Stored(d)
 	for i := range l.Past {

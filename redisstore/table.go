@@ -118,7 +118,7 @@ func (t *table) wantHold(id string) *tableHold {
 
 func (t *table) Row(limit, key string) (store.State, error) {
 	r := t.row(limit, key)
-	if r == nil && t.s.names.elsewhere(t.tag, limit, key) {
+	if r == nil && t.elsewhere(limit, key) {
 		return store.State{}, nil // it belongs to a part that Hold has ended
 	}
 	if r == nil || t.missing {
@@ -184,7 +184,7 @@ func (t *table) Hold(id string) (store.Hold, error) {
 		if err := t.find(p.Limit); err != nil {
 			return store.Hold{}, err
 		}
-		if t.s.names.elsewhere(t.tag, p.Limit, p.Key) {
+		if t.elsewhere(p.Limit, p.Key) {
 			p.Reset = true // in its new slot the key has begun anew
 		} else if r == nil {
 			t.want(p.Limit, p.Key)
@@ -195,6 +195,12 @@ func (t *table) Hold(id string) (store.Hold, error) {
 		return store.Hold{}, errMissing
 	}
 	return h.hold, nil
+}
+
+// elsewhere reports whether a row is in another slot of the cluster than the table's
+// holds. Its limit had another parent when the hold was made, or was dropped.
+func (t *table) elsewhere(limit, key string) bool {
+	return t.s.names.cluster && t.tag != "" && slot(t.s.names.bucket(limit, key)) != slot(t.tag)
 }
 
 // find returns an error if a limit is not known, unless it was dropped. The limits are read
@@ -261,6 +267,7 @@ func (t *table) SetPending(id store.Reservation, h store.Pending) error {
 func (t *table) keys() []any {
 	n := &t.s.names
 	args := make([]any, 3, 9+5*len(t.rows)+len(t.holds))
+	var kinds strings.Builder
 	for _, r := range t.rows {
 		args = append(args, n.of(n.locks, r.limit, r.key))
 	}
@@ -276,13 +283,13 @@ func (t *table) keys() []any {
 		}
 		args = append(args, n.hold(t.tag, h.id))
 	}
-	kinds := strings.Repeat("s", len(t.rows)) + strings.Repeat("shf", len(t.rows)) + strings.Repeat("s", len(t.holds))
+	kinds.WriteString(strings.Repeat("s", len(t.rows)) + strings.Repeat("shf", len(t.rows)) + strings.Repeat("s", len(t.holds)))
 	if t.id != (store.Reservation{}) && !n.cluster {
 		args = append(args, n.reservation(t.id))
-		kinds += "s"
+		kinds.WriteByte('s')
 	}
 	args[2] = len(args) - 3
-	return append(args, len(t.rows), kinds, t.token)
+	return append(args, len(t.rows), kinds.String(), t.token)
 }
 
 // rowKey and those below return the number, from 1, of a key in the commands of write.lua.
@@ -408,13 +415,11 @@ func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []store.Pa
 		t.want(p.Limit, p.Key)
 	}
 	if g.Hold != nil {
-		tag, restore, err := s.openHold(g)
+		restore, err := t.openHold(g)
 		if err != nil {
 			return err
 		}
 		defer restore()
-		t.tag = tag
-		t.wantHold(g.Hold.ID)
 	}
 	again := func() {
 		if g.Hold != nil {

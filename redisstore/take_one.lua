@@ -29,8 +29,8 @@ end
 if KEYS[2] and now >= ARGV[5] + 0 then
   return '-' .. row
 end
-local add, t = ARGV[2] + 0, math.max(now, ts)
-local left = math.max(0, used - (t - ts) * add)
+local add, t = ARGV[2] + 0, max(now, ts)
+local left = max(0, used - (t - ts) * add)
 if left <= ARGV[4] + 0 then
   if low then -- a row that was full has no records
     tail = left > 0 and tail .. format('%d', math.min(left, low)) or ''
@@ -40,7 +40,7 @@ if left <= ARGV[4] + 0 then
   if KEYS[2] then
     call('SET', key, text, 'KEEPTTL')
   else
-    call('SET', key, text .. tail, 'PXAT', expiry(t + ceil(left / add)))
+    put(key, text .. tail, t + ceil(left / add))
   end
 end
 if row then

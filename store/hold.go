@@ -81,10 +81,10 @@ var (
 type Hold struct {
 	// Forget is when the store may delete the hold, in µs since the Unix epoch: see
 	// ForgetAfter. Until then a repeated settle is answered.
-	Forget int64 `json:"forget_us,omitempty"`
+	Forget int64 `json:"forget_us"`
 	// Expires is in µs since the Unix epoch. From Expires on, the first call on a part's
 	// key, or the sweep, gives the part back.
-	Expires int64 `json:"expires_us,omitempty"`
+	Expires int64 `json:"expires_us"`
 	// TTL is the ttl of the call that made the hold, in µs; extending does not change it.
 	TTL int64 `json:"ttl_us"`
 	// Settled is set once the hold was settled; expiry does not set it.
