@@ -141,8 +141,7 @@ func (l *live) unknown(authorization []string) *denial {
 
 // mayName returns a denial if the caller may not name a limit.
 func (c *Caller) mayName(field, limit string) error {
-	switch {
-	case c == nil || c.Limits == nil || slices.Contains(c.Limits, limit):
+	if c == nil || c.Limits == nil || slices.Contains(c.Limits, limit) {
 		return nil
 	}
 	return &denial{"limit", field, fmt.Sprintf("caller %s may not name the limit %q", c.Name, clip(limit, maxField))}
