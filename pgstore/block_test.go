@@ -153,6 +153,9 @@ func TestReserveWithin(t *testing.T) {
 		"define('all', 1, interval '1 minute', burst => 1, max_debt => 0, shared => true)",
 		"define('child', 1, interval '1 minute', burst => 9, parent => 'all')",
 		"override('debt', 'planned', plan => 'none')",
+		"override('debt', 'raised', burst => 4, until => now() + interval '1 hour')",
+		"override('none', 'raised', burst => 2, until => now() + interval '1 hour')",
+		"take('none', 'raised')", "hold('debt', 'held', ttl => interval '1 hour')",
 		"take('debt', 'k')", "take('debt', 'planned')", "take('none', 'k')", "take('sliding', 'k')", "take('shadow', 'k')", "take('leaky', 'k')", "take('child', 'k')",
 	} {
 		must(t, pool, "select dipwell."+sql)
@@ -171,6 +174,9 @@ func TestReserveWithin(t *testing.T) {
 		{"shadow", "k", "1", "0", "allowed and delay = '0'"},
 		{"leaky", "k", "1", "10 minutes", "allowed and delay between '50 seconds' and '1 minute'"},
 		{"child", "k", "1", "1 minute", "not allowed and delay between '50 seconds' and '1 minute' and reservation is null"},
+		{"debt", "held", "1", "1 minute", "allowed and delay between '50 seconds' and '1 minute'"}, // beside a live hold
+		{"debt", "raised", "4", "0", "allowed and delay = '0'"},
+		{"none", "raised", "2", "1 minute", "not allowed and delay between '50 seconds' and '1 minute'"},
 		{"child", "k", "1", "infinity", "not allowed and delay between '50 seconds' and '1 minute'"},
 	} {
 		if c.within == "infinity" {

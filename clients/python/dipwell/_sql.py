@@ -127,6 +127,11 @@ class SQL:
             r = yield from self.attempt(limit, key, cost, plan, floor, left)
             if not r.delay:
                 return r
+            late = r.delay - timedelta(seconds=max(0, end - clock()))
+            if late > timedelta():  # the statement has waited for the row
+                if r.reservation is not None:
+                    yield from self.give_back(r.reservation)
+                return r._replace(allowed=False, granted=0, retry_after=late, delay=timedelta(), reservation=None)
             try:
                 yield r.delay.total_seconds()
             except BaseException:

@@ -13,6 +13,7 @@ from servers import Blocking, new_database, with_schema
 
 from dipwell import AsyncDipwell, Dipwell, DipwellError
 from dipwell._sql import INSTALL, SETTINGS, SQL
+from dipwell._values import Result
 
 ADDRESS = with_schema()
 DRIVERS = (psycopg, psycopg2)
@@ -87,6 +88,25 @@ class Roles(unittest.TestCase):
             self.assertEqual(d.hold("app", "k", ttl="1m").settle(0).remaining, 3)
             with self.assertRaises(psycopg.errors.InsufficientPrivilege):
                 d.define("app", rate=6, per="1h")
+
+
+class LateAnswers(unittest.TestCase):
+    """A statement may wait for a row longer than the caller wants to."""
+
+    def test_what_is_due_too_late_is_given_back(self):
+        for allowed in (True, False):
+            now = [0.0]
+            steps = SQL().wait("jobs", "k", 1, "1m", None, None, lambda: now[0])
+            (statement, params), _ = next(steps)
+            self.assertEqual(("dipwell.reserve(" in statement, params[4]), (True, timedelta(minutes=1)))
+            now[0] = 50.0
+            got = Result(allowed, 0, None, timedelta(hours=1), 1, timedelta(seconds=30), False, "id" if allowed else None)
+            with self.assertRaises(StopIteration) as end:
+                step = steps.send(got)
+                self.assertEqual(allowed and step[0][1], ("id",))
+                steps.send(None)
+            r = end.exception.value
+            self.assertEqual((r.allowed, r.granted, r.retry_after, r.delay, r.reservation), (False, 0, timedelta(seconds=20), timedelta(), None))
 
 
 class RowFactories(unittest.TestCase):

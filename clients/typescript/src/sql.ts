@@ -54,11 +54,17 @@ export class Sql implements Way {
       signal?.throwIfAborted();
       const a = await this.#attempt(t, Math.max(0, deadline - Date.now()));
       if (a.delayMs === 0) return a;
+      const giveBack = async (): Promise<void> => (a.reservation === null ? undefined : this.cancel(a.reservation).catch(() => {})); // it may just have fallen due
+      const late = a.delayMs - Math.max(0, deadline - Date.now());
+      if (late > 0) { // the statement has waited for the row
+        await giveBack();
+        return { ...a, allowed: false, granted: 0, retryAfterMs: late, delayMs: 0, reservation: null };
+      }
       try {
         signal?.throwIfAborted(); // meanwhile
         await sleep(a.delayMs, signal);
       } catch (e) {
-        if (a.reservation !== null) await this.cancel(a.reservation).catch(() => {}); // it may just have fallen due
+        await giveBack();
         throw e;
       }
       if (a.allowed) return { ...a, delayMs: 0, reservation: null, resetAfterMs: Math.max(0, a.resetAfterMs! - a.delayMs) };

@@ -115,6 +115,20 @@ it("passes on the code of other errors", async () => {
   }
 });
 
+// A statement may wait for a row longer than the caller wants to.
+it("gives back what is due too late", async () => {
+  for (const reservation of ["511c8973-c2dc-461a-a9a7-27e82829e767", null]) {
+    const cancelled = [];
+    const slow = Dipwell.sql(async (text, params) => {
+      if (/cancel/.test(text)) return cancelled.push(...params) && [];
+      await new Promise((r) => setTimeout(r, 60));
+      return [{ allowed: reservation !== null, remaining: 0, retry_after: null, reset_after: 3600, granted: reservation ? 1 : 0, delay: 0.05, never: false, reservation }];
+    });
+    const a = await slow.wait("jobs", "k", { timeout: 50 });
+    assert.deepEqual([a.allowed, a.granted, a.retryAfterMs, a.delayMs, a.reservation, cancelled], [false, 0, 50, 0, null, reservation ? [reservation] : []]);
+  }
+});
+
 // The error of Prisma 7, which is too large to be installed here, and that of Prisma 6.
 it("finds what PostgreSQL said in an error of Prisma", async () => {
   const [code, message] = ["22023", "cost: -1 is not between 0 and 2^53-1"];
