@@ -133,7 +133,7 @@ func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 			stored[l.Name] = 1
 		}
 	}
-	slices.SortStableFunc(ordered, func(a, b declaredLimit) int { return stored[a.Name] - stored[b.Name] })
+	ordered = slices.SortedStableFunc(slices.Values(ordered), func(a, b declaredLimit) int { return stored[a.Name] - stored[b.Name] }) // a copy: ordered may be limits
 	local := store.AbilitiesOf(d.limiter.Store()).InProcess
 	for i := range ordered {
 		if err := d.defineOne(&ordered[i], local); err != nil {
