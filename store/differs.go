@@ -11,7 +11,7 @@ func (d *Definition) Differs(l Limit) error {
 	if d.Limit == l {
 		return nil
 	}
-	own := l // the copy that is allocated, only if they differ
+	own := l // escapes to the heap in place of l, so that equal limits allocate nothing
 	here, err := NewDefinition(own)
 	if err != nil {
 		return err

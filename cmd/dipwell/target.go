@@ -124,8 +124,8 @@ func (t *target) server() string {
 func (t *target) printAsked(e *env) { fmt.Fprintln(e.stderr, "dipwell: asked "+t.asked()) }
 
 // rows calls show for each row of the answer to a GET, a page whose member has the rows. With
-// --json it prints the answer instead. It returns what asks for the next page, and says it if flag
-// is not "": after the last page it is nil.
+// --json it prints the answer instead. It returns where the next page begins, nil after the last
+// one. If flag is not "", it also prints that flag with this value.
 func rows[T any](t *target, e *env, path, member, flag string, show func(*T)) (next *string, err error) {
 	b, err := t.call(e, http.MethodGet, path, nil)
 	if err != nil {

@@ -33,11 +33,11 @@ func (p *parser) limits(n *yaml.Node) {
 	}
 }
 
-// named reads a list of at most most things, each of another name. read returns the name of one,
-// and false if that one has mistakes.
-func (p *parser) named(n *yaml.Node, thing string, most int, read func(where string, item *yaml.Node) (name string, ok bool)) {
-	if n.Kind == yaml.SequenceNode && len(n.Content) > most {
-		p.Fail(n, thing+"s", "has %d %ss; at most %d", len(n.Content), thing, most)
+// named reads a list of things with names, no two alike, and at most longest of them. read returns
+// the name of one, and false if that one has mistakes.
+func (p *parser) named(n *yaml.Node, thing string, longest int, read func(where string, item *yaml.Node) (name string, ok bool)) {
+	if n.Kind == yaml.SequenceNode && len(n.Content) > longest {
+		p.Fail(n, thing+"s", "has %d %ss; at most %d", len(n.Content), thing, longest)
 		return
 	}
 	lines := make(map[string]int, len(n.Content))

@@ -60,8 +60,9 @@ func fault(path, format string, args ...any) error {
 	return &config.YAMLError{File: path, Reason: fmt.Sprintf(format, args...)}
 }
 
-// eachFile calls f for a file, or for those in a directory, which is depth directories below the
-// configured one, and whether the name of one that is in a directory is not that of YAML.
+// eachFile calls f for the file path, or for each file in the directory path, which is depth
+// levels below the configured one. odd reports whether a file of a directory does not end in
+// .yaml or .yml.
 func eachFile(path string, depth int, f func(path string, odd bool) error) error {
 	info, err := os.Stat(path)
 	switch _, gone := os.Lstat(path); {
